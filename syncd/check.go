@@ -136,18 +136,26 @@ func makeReport(ctx context.Context) report {
 	r.warn()
 	r.observe(offers[0], offers[1], offers[2])
 	r.measureLookups()
+	r.coverMaps(ctx, offers)
+	return r
+}
+
+// coverMaps adds the maps of this host, for the attach method that --attach auto takes.
+func (r *report) coverMaps(ctx context.Context, offers []capture.ProbeResult) {
 	chosen := &capture.ProbeResult{Attach: capture.Attach(r.Attach)}
 	for i := range offers {
 		if string(offers[i].Attach) == r.Attach {
 			chosen = &offers[i]
 		}
 	}
-	var err error
 	c := config.Default()
-	if r.Maps, err = daemon.CoverMaps(ctx, chosen, &c); err != nil {
+	infos, err := kmap.List(ctx)
+	if err == nil {
+		r.Maps, err = daemon.CoverMaps(ctx, infos, chosen, &c)
+	}
+	if err != nil {
 		r.MapsProblem = err.Error()
 	}
-	return r
 }
 
 // addHooks adds the attach methods to the features. It chooses the first one that works and that auto may choose.
@@ -228,9 +236,10 @@ func (r *report) observe(fexit, kprobe, syscall capture.ProbeResult) {
 		"htab_percpu_map_lookup_and_delete_elem", "htab_lru_percpu_map_lookup_and_delete_elem"), kprobed, atOnce)
 	add("array, update by a BPF program", optional(fexit, "array_map_update_elem"), optional(kprobe, "array_map_update_elem"), byScan)
 	add("array, update by bpf(2)", optional(fexit, "array_map_update_elem", "bpf_percpu_array_update"), kprobed, atOnce)
-	add("LRU map, eviction by a write of a BPF program", optional(fexit, "htab_lru_map_delete_node"),
+	add("array, write through mmap(2)", byScan, byScan, byScan)
+	add("LRU map, eviction by a BPF program", optional(fexit, "htab_lru_map_delete_node"),
 		optional(kprobe, "htab_lru_map_delete_node"), byScan)
-	add("LRU map, eviction by a write of bpf(2)", optional(fexit, "htab_lru_map_delete_node"), byScan, byScan)
+	add("LRU map, eviction by bpf(2)", optional(fexit, "htab_lru_map_delete_node"), byScan, byScan)
 	add("write that the kernel hides from a hook", scanAtOnce, byScan, byScan)
 }
 

@@ -4,14 +4,14 @@ import (
 	"fmt"
 	"io"
 	"math"
-	"strings"
 	"text/tabwriter"
 
 	"mapsync/syncd/daemon"
 )
 
 // scanTimesOf explains the last columns.
-const scanTimesOf = "BY SCAN and UNCHANGED: for a map that is replicated alone; replicated maps share scan-budget"
+const scanTimesOf = "BY SCAN and UNCHANGED: for a map that is replicated alone; replicated maps share scan-budget;\n" +
+	"for machines whose scans need at most twice the processor time of those in docs/capture.md"
 
 // printMapCoverage prints the statements about maps, and then their problems.
 func printMapCoverage(out io.Writer, list []daemon.MapCoverage) error {
@@ -31,13 +31,20 @@ func printMapCoverage(out io.Writer, list []daemon.MapCoverage) error {
 		fmt.Fprintln(out, scanTimesOf)
 	}
 	for i := range list {
-		switch m := &list[i]; {
-		case m.Problem != "":
-			fmt.Fprintf(out, "map %d %s cannot be replicated: %s\n", m.ID, m.Name, m.Problem)
-		case len(m.Undetected) > 0:
-			fmt.Fprintf(out, "map %d %s: writes by %s are seen by scan only\n", m.ID, m.Name, strings.Join(m.Undetected, ", "))
-		}
+		m := &list[i]
+		printMapProblems(out, m.ID, m.Name, m.Problem, m.Undetected)
 	}
 	_, err := fmt.Fprintln(out)
 	return err
+}
+
+// printMapProblems prints why a map cannot be replicated, unless problem is empty, and the programs whose writes to the map
+// the hooks do not detect.
+func printMapProblems(out io.Writer, id uint32, name, problem string, undetected []string) {
+	if problem != "" {
+		fmt.Fprintf(out, "map %d %s cannot be replicated: %s\n", id, name, problem)
+	}
+	for _, program := range undetected {
+		fmt.Fprintf(out, "map %d %s: writes by %s are seen by scan only\n", id, name, program)
+	}
 }

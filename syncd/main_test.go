@@ -5,12 +5,15 @@ import (
 	"encoding/json"
 	"errors"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
+	"mapsync/syncd/capture"
 	"mapsync/syncd/daemon"
 
 	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
 	"github.com/cilium/ebpf/rlimit"
 )
 
@@ -87,6 +90,49 @@ func TestMapsListsHostMaps(t *testing.T) {
 		}
 	}
 	t.Errorf("maps: got %s, want cli_test", out)
+}
+
+// TestMapsNamesUndetectedPrograms: with kprobe, the list of maps names the programs of types that hooks do not detect.
+func TestMapsNamesUndetectedPrograms(t *testing.T) {
+	if err := rlimit.RemoveMemlock(); err != nil {
+		t.Fatal(err)
+	}
+	m, err := ebpf.NewMap(&ebpf.MapSpec{Name: "traced", Type: ebpf.Hash, KeySize: 8, ValueSize: 8, MaxEntries: 10})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close()
+	for name, typ := range map[string]ebpf.ProgramType{"tracer": ebpf.Kprobe, "lb": ebpf.XDP} {
+		p, err := ebpf.NewProgram(&ebpf.ProgramSpec{
+			Name: name, Type: typ, License: "GPL",
+			Instructions: asm.Instructions{asm.LoadMapPtr(asm.R1, m.FD()), asm.LoadImm(asm.R0, 0, asm.DWord), asm.Return()},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer p.Close()
+	}
+	for attach, named := range map[capture.Attach]int{capture.AttachKprobe: 1, capture.AttachNone: 0} {
+		hooks := capture.ProbeResult{Attach: attach}
+		if named == 0 {
+			hooks.Err = errors.New("unavailable")
+		}
+		list, err := listMaps(t.Context(), &hooks)
+		if err != nil {
+			t.Fatal(err)
+		}
+		i := slices.IndexFunc(list, func(h hostMap) bool { return h.Name == "traced" })
+		if i < 0 || len(list[i].Undetected) != named || named == 1 && !strings.HasPrefix(list[i].Undetected[0], "tracer (Kprobe, id ") {
+			t.Fatalf("maps by %s: got %+v, want the map with %d programs that hooks do not detect, and not lb", attach, list, named)
+		}
+		var out bytes.Buffer
+		if err := printMaps(&out, list, &hooks); err != nil {
+			t.Fatal(err)
+		}
+		if strings.Contains(out.String(), " traced: writes by tracer (Kprobe, id ") != (named == 1) || strings.Contains(out.String(), noHooks) == (named == 1) {
+			t.Errorf("maps by %s: want %d programs, or that hooks are unavailable, in\n%s", attach, named, out.String())
+		}
+	}
 }
 
 func TestStatusShowsLossesAndScans(t *testing.T) {

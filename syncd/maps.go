@@ -1,14 +1,19 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"strings"
 	"text/tabwriter"
 
+	"mapsync/syncd/capture"
+	"mapsync/syncd/config"
 	"mapsync/syncd/daemon"
 	"mapsync/syncd/kmap"
 
+	"github.com/cilium/ebpf/rlimit"
 	"github.com/spf13/cobra"
 )
 
@@ -27,6 +32,8 @@ type hostMap struct {
 	Read       string   `json:"read,omitempty"`
 	Write      string   `json:"write,omitempty"`
 	Problem    string   `json:"problem,omitempty"` // why syncd cannot replicate the map
+	// Undetected are the programs whose writes only scans find, with type and id, although hooks detect other programs.
+	Undetected []string `json:"undetected_programs,omitempty"`
 }
 
 func newMaps() *cobra.Command {
@@ -34,28 +41,46 @@ func newMaps() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "maps",
 		Short: "List the hash maps and arrays on this host",
-		Long: `List the hash maps and arrays on this host: whether syncd can replicate each map, and how it
-would read and write the map. Listing needs CAP_SYS_ADMIN.`,
+		Long: `List the hash maps and arrays on this host: whether syncd can replicate each map, how it would
+read and write the map, and the programs whose writes to the map the hooks of --attach auto do not
+detect. Listing needs CAP_SYS_ADMIN.`,
 		Example: `  syncd maps
   syncd maps --json | jq -r '.[] | select(.problem == null) | .name'`,
 		Args: exactArgs(0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			infos, err := kmap.List(cmd.Context())
+			_ = rlimit.RemoveMemlock() // if that fails on a kernel before 5.11, the hooks may fail, too
+			hooks := capture.Probe(capture.AttachAuto)[0]
+			list, err := listMaps(cmd.Context(), &hooks)
 			if err != nil {
 				return err
-			}
-			list := make([]hostMap, len(infos))
-			for i := range infos {
-				list[i] = describe(&infos[i])
 			}
 			if asJSON {
 				return json.NewEncoder(cmd.OutOrStdout()).Encode(list)
 			}
-			return printMaps(cmd, list)
+			return printMaps(cmd.OutOrStdout(), list, &hooks)
 		},
 	}
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	return cmd
+}
+
+// listMaps describes the maps of this host. hooks is the probe of the attach method.
+func listMaps(ctx context.Context, hooks *capture.ProbeResult) ([]hostMap, error) {
+	infos, err := kmap.List(ctx)
+	if err != nil {
+		return nil, err
+	}
+	c := config.Default()
+	covered, err := daemon.CoverMaps(ctx, infos, hooks, &c)
+	if err != nil {
+		return nil, err
+	}
+	list := make([]hostMap, len(infos))
+	for i := range infos {
+		list[i] = describe(&infos[i])
+		list[i].Undetected = covered[i].Undetected
+	}
+	return list, nil
 }
 
 // describe opens the map briefly to find out which access methods it supports.
@@ -95,8 +120,12 @@ func methodOf(id uint32) (kmap.AccessMethods, error) {
 	return opened.AccessMethods(), nil
 }
 
-func printMaps(cmd *cobra.Command, list []hostMap) error {
-	w := tabwriter.NewWriter(cmd.OutOrStdout(), 0, 8, 2, ' ', 0)
+// noHooks is printed below the maps if no hook works.
+const noHooks = "hooks are unavailable: only scans find the writes to these maps (run `syncd check` for the reason)"
+
+// printMaps prints the maps, and below them their problems.
+func printMaps(out io.Writer, list []hostMap, hooks *capture.ProbeResult) error {
+	w := tabwriter.NewWriter(out, 0, 8, 2, ' ', 0)
 	fmt.Fprintln(w, "ID\tNAME\tTYPE\tKEY\tVALUE\tENTRIES\tMAX\tREAD\tWRITE\tPINS")
 	typed := func(name string, size int) string {
 		if name == "" {
@@ -120,9 +149,10 @@ func printMaps(cmd *cobra.Command, list []hostMap) error {
 		return fmt.Errorf("print maps: %w", err)
 	}
 	for _, m := range list {
-		if m.Problem != "" {
-			fmt.Fprintf(cmd.OutOrStdout(), "map %d %s cannot be replicated: %s\n", m.ID, m.Name, m.Problem)
-		}
+		printMapProblems(out, m.ID, m.Name, m.Problem, m.Undetected)
+	}
+	if hooks.Err != nil {
+		fmt.Fprintln(out, noHooks)
 	}
 	return nil
 }

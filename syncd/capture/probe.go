@@ -8,8 +8,8 @@ import (
 
 // ProbeResult describes one attach method on this host.
 type ProbeResult struct {
-	Attach Attach
-	Err    error // nil if it works, otherwise the missing feature
+	Attach Attach // if it works, any but AttachAuto
+	Err    error  // nil if it works, otherwise the missing feature
 	// Missing lists optional kernel functions that cannot be hooked.
 	Missing []string
 	// SkippedCounted is true if the kernel counts the hook runs that it skipped.
@@ -43,7 +43,7 @@ func probe(attach Attach) ProbeResult {
 		o.Err = err
 		return o
 	}
-	o.Missing = c.Missing()
+	o.Attach, o.Missing = c.Attached(), c.Missing()
 	o.SkippedCounted, o.Limited = c.Stats().SkippedCounted, c.limited
 	o.Err = c.Close()
 	return o

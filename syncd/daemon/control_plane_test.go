@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"reflect"
 	"testing"
 	"time"
 
@@ -74,29 +75,40 @@ func putAny(m *ebpf.Map, n, version uint64) error {
 	return m.Put(key, values)
 }
 
-// operate runs an operation on entries of 8 + 16 bytes, or "put" on those of any sizes. The names of batches begin
-// with "batch".
-func operate(m *ebpf.Map, operation string, first, n, version uint64) error {
-	if operation == "put" {
-		for i := range n {
-			if err := putAny(m, first+i, version); err != nil {
-				return err
-			}
+// batchOf returns the entries [first, first+n) for a call with many entries, as slices of arrays. In a per-CPU map, values
+// has the value of each entry once for each CPU.
+func batchOf(m *ebpf.Map, first, n, version uint64) (keys, values any) {
+	cpus := 1
+	if t := m.Type(); t == ebpf.PerCPUHash || t == ebpf.LRUCPUHash || t == ebpf.PerCPUArray {
+		cpus = ebpf.MustPossibleCPU()
+	}
+	slice := func(size uint32, n int) reflect.Value {
+		return reflect.MakeSlice(reflect.SliceOf(reflect.ArrayOf(int(size), reflect.TypeFor[byte]())), n, n)
+	}
+	k, v := slice(m.KeySize(), int(n)), slice(m.ValueSize(), int(n)*cpus)
+	for i := range int(n) {
+		key, value := anyEntry(m, first+uint64(i), version)
+		reflect.Copy(k.Index(i), reflect.ValueOf(key))
+		for cpu := range cpus {
+			reflect.Copy(v.Index(i*cpus+cpu), reflect.ValueOf(value))
 		}
-		return nil
 	}
-	keys, values := make([]uint64, n), make([][16]byte, n)
-	for i := range n {
-		keys[i] = first + i
-		binary.NativeEndian.PutUint64(values[i][:], version)
-	}
-	var err error
+	return k.Interface(), v.Interface()
+}
+
+// operate runs an operation on entries of any sizes. The names of those with many entries in a call begin with "batch".
+func operate(m *ebpf.Map, operation string, first, n, version uint64) (err error) {
 	switch operation {
 	case "batch-update":
+		keys, values := batchOf(m, first, n, version)
 		_, err = m.BatchUpdate(keys, values, nil)
+		return err
 	case "batch-delete":
+		keys, _ := batchOf(m, first, n, version)
 		_, err = m.BatchDelete(keys, nil)
+		return err
 	case "batch-drain":
+		keys, values := batchOf(m, first, n, version)
 		var cursor ebpf.MapBatchCursor
 		for err == nil {
 			_, err = m.BatchLookupAndDelete(&cursor, keys, values, nil)
@@ -104,13 +116,14 @@ func operate(m *ebpf.Map, operation string, first, n, version uint64) error {
 		if errors.Is(err, ebpf.ErrKeyNotExist) {
 			err = nil // the map is empty
 		}
+		return err
 	}
 	for i := range n {
-		switch operation {
-		case "update":
-			err = errors.Join(err, m.Put(&keys[i], &values[i]))
-		case "delete":
-			err = errors.Join(err, m.Delete(&keys[i]))
+		if operation == "update" {
+			err = errors.Join(err, putAny(m, first+i, version))
+		} else {
+			key, _ := anyEntry(m, first+i, version)
+			err = errors.Join(err, m.Delete(key))
 		}
 	}
 	return err

@@ -2,7 +2,6 @@ package daemon
 
 import (
 	"context"
-	"fmt"
 	"math/bits"
 	"time"
 
@@ -26,6 +25,10 @@ const (
 	iteratorBucketCost = 30
 )
 
+// slowestMachine is how many times as much processor time scans may need on the slowest machine for which the statements
+// hold.
+const slowestMachine = 2
+
 // Values of a [MapCoverage].
 const (
 	CoverAtOnce = "at once"
@@ -39,10 +42,11 @@ type MapCoverage struct {
 	Name      string `json:"name"`
 	Type      string `json:"type"`
 	Programs  string `json:"programs"`  // updates and deletes by BPF programs
-	Syscalls  string `json:"syscalls"`  // updates and deletes by bpf(2)
+	Syscalls  string `json:"syscalls"`  // updates and deletes by processes: bpf(2), and mmap(2) if the map allows it
 	Evictions string `json:"evictions"` // by the kernel, from an LRU map
 	// Scan is the longest time until a scan finds a change, such as one in place, in seconds, if syncd replicates no
-	// other map. ScanUnchanged is the same for a map that does not change otherwise.
+	// other map, and if scans cost at most slowestMachine times as much as on the reference machine. ScanUnchanged is the
+	// same for a map that does not change otherwise.
 	Scan          float64 `json:"scan_seconds"`
 	ScanUnchanged float64 `json:"scan_unchanged_seconds"`
 	// Undetected are the programs whose writes only scans find, with type and id.
@@ -66,28 +70,26 @@ func coverage(info *kmap.Info, programs []kmap.Program, o *capture.ProbeResult, 
 		return CoverByScan
 	}
 	covers := capture.Covers(o.Attach, o.Missing, info.Type)
-	m.Programs, m.Syscalls = seen(covers.Programs), seen(covers.Syscalls)
+	m.Programs, m.Syscalls = seen(covers.Programs), seen(covers.Syscalls && !info.Mappable())
 	if isLRU(info) {
 		m.Evictions = seen(covers.Evictions)
 	}
-	for _, p := range programs {
-		if covers.Programs && !o.Attach.Detects(p.Type) {
-			m.Undetected = append(m.Undetected, fmt.Sprintf("%s (%s, id %d)", p.Name, p.Type, p.ID))
-		}
+	if covers.Programs {
+		m.Undetected = undetected(programs, o.Attach)
 	}
-	work := scanWork(info)
-	scan := time.Duration(float64(work) * 100 / c.ScanBudget)
+	work := slowestMachine * scanWork(info)
+	scan := kmap.LongestScan(work, c.ScanBudget/100)
 	m.Scan = (max(c.ScanInterval, scan) + scan).Seconds()
 	m.ScanUnchanged = m.Scan
 	if o.DetectsAllWrites() {
-		intervals := scanIntervals(c, m.Name)
-		// The scans of a slower machine may be twice as costly, and then rarer.
-		m.ScanUnchanged = (max(intervals.IntervalAtRest(2*work), scan) + scan).Seconds()
+		intervals := scanIntervals(c, m.Name, info)
+		m.ScanUnchanged = (max(intervals.IntervalAtRest(work), scan) + scan).Seconds()
 	}
 	return m
 }
 
-// scanWork returns about the processor time that a scan of a map needs.
+// scanWork returns about the processor time that a scan of a map needs on the reference machine, whose measurements are in
+// docs/capture.md.
 func scanWork(info *kmap.Info) time.Duration {
 	entries := info.Entries
 	if entries < 0 {
@@ -106,13 +108,9 @@ func scanWork(info *kmap.Info) time.Duration {
 	return time.Duration(ns + bucket*float64(buckets))
 }
 
-// CoverMaps states how soon writes are detected, for every hash map and array of this host. Each statement is for a map
-// that is replicated alone: others use a part of the budget of scans. o is the probe of the attach method. Listing maps needs CAP_SYS_ADMIN.
-func CoverMaps(ctx context.Context, o *capture.ProbeResult, c *config.Config) ([]MapCoverage, error) {
-	infos, err := kmap.List(ctx)
-	if err != nil {
-		return nil, err
-	}
+// CoverMaps states how soon writes to each of these maps are detected, in their order. Each statement is for a map
+// that is replicated alone: others use a part of the budget of scans. o is the probe of the attach method. It needs CAP_SYS_ADMIN.
+func CoverMaps(ctx context.Context, infos []kmap.Info, o *capture.ProbeResult, c *config.Config) ([]MapCoverage, error) {
 	ids := make([]uint32, len(infos))
 	for i := range infos {
 		ids[i] = infos[i].ID

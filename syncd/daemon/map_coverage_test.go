@@ -12,6 +12,7 @@ import (
 	"mapsync/internal/poll"
 	"mapsync/syncd/capture"
 	"mapsync/syncd/daemon"
+	"mapsync/syncd/kmap"
 
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
@@ -27,23 +28,24 @@ var mapKinds = map[string]*ebpf.MapSpec{
 	"lru-percpu":   {Type: ebpf.LRUCPUHash, KeySize: 8, ValueSize: 16, MaxEntries: 1000},
 	"array":        {Type: ebpf.Array, KeySize: 4, ValueSize: 16, MaxEntries: 100},
 	"percpu-array": {Type: ebpf.PerCPUArray, KeySize: 4, ValueSize: 16, MaxEntries: 100},
+	"mapped":       {Type: ebpf.Array, KeySize: 4, ValueSize: 16, MaxEntries: 100, Flags: unix.BPF_F_MMAPABLE},
 	"traced":       {Type: ebpf.Hash, KeySize: 8, ValueSize: 16, MaxEntries: 1000}, // a kprobe program writes it, too
 	"inner":        {Type: ebpf.LRUHash, KeySize: 8, ValueSize: 16, MaxEntries: 1000},
 	"unreplicable": {Type: ebpf.Hash, KeySize: 8, ValueSize: 64 << 10, MaxEntries: 10},
 }
 
-// coverageFixture is a node with maps of all kinds.
+// coverageFixture is a node with maps of several kinds.
 type coverageFixture struct {
 	*node
 	dir  string
 	maps map[string]*ebpf.Map
 }
 
-func newCoverageFixture(t *testing.T, attach capture.Attach) *coverageFixture {
+func newCoverageFixture(t *testing.T, attach capture.Attach, kinds map[string]*ebpf.MapSpec) *coverageFixture {
 	t.Helper()
 	f := &coverageFixture{dir: pinDir(t), maps: map[string]*ebpf.Map{}}
 	var settings []string
-	for name, spec := range mapKinds {
+	for name, spec := range kinds {
 		spec := spec.Copy()
 		spec.Name = name[:min(len(name), 15)]
 		m := pinnedAs(t, filepath.Join(f.dir, name), spec)
@@ -71,37 +73,47 @@ func (f *coverageFixture) await(name, what string, n, version uint64) {
 	poll.Eventually(f.t, name+" has the entry of "+what, func() bool { return f.has(name, n, version) })
 }
 
-func (f *coverageFixture) has(name string, n, version uint64) (found bool) {
+// has reports whether the table of a map has an entry with a version, in a per-CPU map on any CPU.
+func (f *coverageFixture) has(name string, n, version uint64) bool {
 	f.t.Helper()
-	wantKey, wantValue := anyEntry(f.maps[name], n, version)
+	key, value := anyEntry(f.maps[name], n, version)
+	return strings.Contains(f.table(name)[string(key)], string(value[:8]))
+}
+
+// table returns the entries in the table of a map.
+func (f *coverageFixture) table(name string) map[string]string {
+	f.t.Helper()
+	entries := map[string]string{}
 	err := f.client.Entries(f.t.Context(), name, daemon.EntryQuery{Form: daemon.FormRaw}, func(e *daemon.Entry) error {
 		key, value, err := e.Bytes()
-		found = found || string(key) == string(wantKey) && strings.Contains(string(value), string(wantValue[:8]))
+		entries[string(key)] = string(value)
 		return err
 	})
 	if err != nil {
 		f.t.Fatal(err)
 	}
-	return found
+	return entries
 }
 
-// program opens a program that makes one write to a map.
-func (f *coverageFixture) program(name string, op dataplane.Op, n, version uint64) *dataplane.Program {
+// program opens a program that makes writes to the entries [first, first+n) of a map.
+func (f *coverageFixture) program(name string, op dataplane.Op, first, n, version uint64) *dataplane.Program {
 	f.t.Helper()
-	p, err := dataplane.Open(f.maps[name], dataplane.Options{Capacity: 1})
+	p, err := dataplane.Open(f.maps[name], dataplane.Options{Capacity: int(n)})
 	if err != nil {
 		f.t.Fatal(err)
 	}
 	f.t.Cleanup(func() { _ = p.Close() })
-	key, value := anyEntry(f.maps[name], n, version)
-	p.Add(op, ebpf.UpdateAny, key, value)
+	for i := range n {
+		key, value := anyEntry(f.maps[name], first+i, version)
+		p.Add(op, ebpf.UpdateAny, key, value)
+	}
 	return p
 }
 
-func (f *coverageFixture) runProgram(name string, op dataplane.Op, n, version uint64) {
+func (f *coverageFixture) runProgram(name string, op dataplane.Op, first, n, version uint64) {
 	f.t.Helper()
-	if failed, err := f.program(name, op, n, version).Run(); err != nil || failed != 0 {
-		f.t.Fatalf("write of %s: got %d failed, error %v, want none", name, failed, err)
+	if failed, err := f.program(name, op, first, n, version).Run(); err != nil || failed != 0 {
+		f.t.Fatalf("writes of %s: got %d failed, error %v, want none", name, failed, err)
 	}
 }
 
@@ -109,7 +121,11 @@ func (f *coverageFixture) runProgram(name string, op dataplane.Op, n, version ui
 func (f *coverageFixture) coverages(attach capture.Attach) map[string]daemon.MapCoverage {
 	f.t.Helper()
 	offer := capture.Probe(attach)[0]
-	list, err := daemon.CoverMaps(f.t.Context(), &offer, &f.config)
+	infos, err := kmap.List(f.t.Context())
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	list, err := daemon.CoverMaps(f.t.Context(), infos, &offer, &f.config)
 	if err != nil {
 		f.t.Fatal(err)
 	}
@@ -127,41 +143,6 @@ func (f *coverageFixture) coverages(attach capture.Attach) map[string]daemon.Map
 		found[name] = list[i]
 	}
 	return found
-}
-
-// TestCoverageHolds checks what `syncd check` states about maps of ten kinds and their writers: the node detects writes
-// "at once" without a scan, and those of programs that the statement names not at all.
-func TestCoverageHolds(t *testing.T) {
-	for _, attach := range []capture.Attach{capture.AttachKprobe, capture.AttachFexit} {
-		t.Run(string(attach), func(t *testing.T) {
-			needAttach(t, attach)
-			f := newCoverageFixture(t, attach)
-			f.config.ScanInterval, f.config.MaxScanInterval = time.Hour, time.Hour
-			traced := f.program("traced", dataplane.Update, 20, 1)
-			f.start()
-			poll.Eventually(t, "all maps but one are replicated", func() bool {
-				return !slices.ContainsFunc(f.status().Maps, func(m daemon.MapStatus) bool {
-					return m.State != daemon.MapReplicating && m.Name != "unreplicable"
-				})
-			})
-			for name, stated := range f.coverages(attach) {
-				if name == "unreplicable" {
-					if stated.Problem == "" {
-						t.Errorf("%s: got %+v, want a problem", name, stated)
-					}
-					continue
-				}
-				if stated.Programs != daemon.CoverAtOnce || stated.Syscalls != daemon.CoverAtOnce {
-					t.Errorf("%s: got %+v, want writes of programs and of bpf(2) seen at once", name, stated)
-				}
-				f.runProgram(name, dataplane.Update, 3, 5)
-				f.await(name, "a program", 3, 5)
-				startControlPlane(t, filepath.Join(f.dir, name)).do("put", 7, 1, 6)
-				f.await(name, "bpf(2)", 7, 6)
-			}
-			f.checkTraced(traced, attach)
-		})
-	}
 }
 
 // checkTraced makes a kprobe program write, and compares the result with the statement while the program is loaded.
@@ -182,11 +163,11 @@ func (f *coverageFixture) checkTraced(p *dataplane.Program, attach capture.Attac
 		if err != nil {
 			f.t.Fatal(err)
 		}
-		f.runProgram("traced", dataplane.Update, uint64(30+cpu), 1)
+		f.runProgram("traced", dataplane.Update, uint64(100+cpu), 1, 1)
 		unpin()
-		f.await("traced", fmt.Sprint("a program on CPU ", cpu), uint64(30+cpu), 1)
+		f.await("traced", fmt.Sprint("a program on CPU ", cpu), uint64(100+cpu), 1)
 	}
-	if got := f.has("traced", 20, 1); got == undetected {
+	if got := f.has("traced", tracedEntry, 1); got == undetected {
 		f.t.Errorf("entry of the kprobe program: got %t, want %t", got, !undetected)
 	}
 }
@@ -194,11 +175,11 @@ func (f *coverageFixture) checkTraced(p *dataplane.Program, attach capture.Attac
 // TestScansFindChangesInPlace: in maps of all kinds, scans find a change in place. `syncd check` states the time of the
 // two scans that this takes at most, and an interval that scans keep to.
 func TestScansFindChangesInPlace(t *testing.T) {
-	f := newCoverageFixture(t, capture.AttachNone)
+	f := newCoverageFixture(t, capture.AttachNone, mapKinds)
 	f.config.ScanInterval, f.config.MaxScanInterval = 500*time.Millisecond, time.Hour
 	for name := range f.maps {
 		if name != "unreplicable" {
-			f.runProgram(name, dataplane.Update, 3, 5)
+			f.runProgram(name, dataplane.Update, 3, 1, 5)
 		}
 	}
 	f.start()
@@ -208,8 +189,12 @@ func TestScansFindChangesInPlace(t *testing.T) {
 			continue
 		}
 		f.await(name, "the first read", 3, 5)
-		f.runProgram(name, dataplane.InPlace, 3, 6)
+		f.runProgram(name, dataplane.InPlace, 3, 1, 6)
 		f.awaitByScan(name, "a change in place", 3, 6)
+		if name == "mapped" {
+			f.writeMapped(name, 3, 7)
+			f.awaitByScan(name, "a write through mmap(2)", 3, 7)
+		}
 		bound := stated[name].Scan
 		if least := f.config.ScanInterval.Seconds(); bound < least || stated[name].ScanUnchanged != bound {
 			t.Errorf("%s: stated times: got %v and %v s, want both the same and at least %v s", name, bound, stated[name].ScanUnchanged, least)

@@ -122,7 +122,7 @@ func (m *replica) open(raw *ebpf.Map) (*attachment, *schema.Schema, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	if _, set := m.daemon.config.TakeoverExpiry(m.name); !set && s.Timers() != nil {
+	if _, set := m.daemon.config.TakeoverExpiry(m.name); !set && m.hasTimer(s, info) {
 		return nil, nil, fmt.Errorf("%w: its values have a bpf_timer, which is not armed on peers, so that entries stay after a takeover; "+
 			"set takeover-expiry: %[2]s=DURATION, or %[2]s=%[3]s", kmap.ErrUnsupported, m.name, config.TakeoverNever)
 	}

@@ -34,20 +34,25 @@ func scanCPUs(c *config.Config) (*unix.CPUSet, error) {
 }
 
 func (m *replica) newScanner(a *attachment, t *table.Table) (*kmap.Scanner, error) {
-	d := m.daemon
-	if info := a.m.Info(); d.evictionsUnseen(&info) && !d.config.EvictionDeletes {
+	d, info := m.daemon, a.m.Info()
+	if d.evictionsUnseen(&info) && !d.config.EvictionDeletes {
 		m.log.Warn("not all evictions of map are captured",
 			"hint", "set attach: auto on a kernel with fexit; otherwise undetected deletes of own entries count as evictions")
 	}
-	o := scanIntervals(&d.config, m.name)
+	o := scanIntervals(&d.config, m.name, &info)
 	o.MayExtend, o.Budget, o.Now, o.Logger = d.mayExtendScans, d.scanBudget, d.clock.now, m.log
 	return kmap.NewScanner(t, a.m, o)
 }
 
-// scanIntervals returns the times between scans of a map. With takeover-expiry, costly scans are as frequent as
+// scanIntervals returns the times between scans of a map. They do not grow for a map that processes write through mmap(2),
+// because hooks do not detect these writes. With takeover-expiry, costly scans are as frequent as
 // others, because they show this and other nodes which entries are in use.
-func scanIntervals(c *config.Config, name string) kmap.ScannerOptions {
-	o := kmap.ScannerOptions{Interval: c.ScanInterval, MaxInterval: c.LongestScanInterval()}
+func scanIntervals(c *config.Config, name string, info *kmap.Info) kmap.ScannerOptions {
+	o := kmap.ScannerOptions{Interval: c.ScanInterval}
+	if info.Mappable() {
+		return o
+	}
+	o.MaxInterval = c.LongestScanInterval()
 	if _, set := c.TakeoverExpiry(name); !set {
 		o.MaxCostlyInterval = c.LongestCostlyScanInterval()
 	}

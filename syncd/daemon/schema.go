@@ -81,6 +81,16 @@ func (m *replica) typesOf(info kmap.Info) (*schema.Schema, error) {
 	return nil, errors.Join(fmt.Errorf("read types of map %s: %s has no hash map or array of that name", m.name, m.schemaFile), err)
 }
 
+// hasTimer reports whether the values of the map have a timer, according to its schema or to the kernel's types: a file
+// in the settings may be of another version of the load balancer. The latter need CAP_SYS_ADMIN.
+func (m *replica) hasTimer(s *schema.Schema, info kmap.Info) bool {
+	if m.schemaFile == "" || s.Timers() != nil {
+		return s.Timers() != nil
+	}
+	inKernel, err := SchemaOf(m.name, info)
+	return err == nil && inKernel.Timers() != nil
+}
+
 // sized checks that a schema from a file fits a kernel map, and sets its number of CPUs.
 func sized(s *schema.Schema, info kmap.Info) (*schema.Schema, error) {
 	if s.CPUs > 0 {

@@ -146,6 +146,32 @@ func TestTakenOverTimersExpireAfterRestart(t *testing.T) {
 	})
 }
 
+// TestTimersMissingInASchemaFile: the object file in the settings describes entries of the same size without the timer.
+func TestTimersMissingInASchemaFile(t *testing.T) {
+	for setting, want := range map[string]daemon.MapState{"": daemon.MapRefused, "tight=never": daemon.MapReplicating} {
+		t.Run(setting, func(t *testing.T) {
+			spec := timerSpec()
+			timer := spec.Value.(*btf.Struct).Members[1].Type
+			octet := &btf.Int{Name: "unsigned char", Size: 1}
+			rest := &btf.Array{Type: octet, Index: &btf.Int{Name: "unsigned int", Size: 4}, Nelems: 18}
+			spec.Name, spec.KeySize, spec.Key, spec.ValueSize = "tight", 4, &btf.Int{Name: "unsigned int", Size: 4}, 34
+			spec.Value = &btf.Struct{Name: "session", Size: 34, Members: []btf.Member{{Name: "timer", Type: timer}, {Name: "rest", Type: rest, Offset: 128}}}
+			pin := filepath.Join(pinDir(t), "tight")
+			pinnedAs(t, pin, spec)
+			n := newNode(t, 1, "tight="+pin)
+			n.config.Join, n.config.Schemas = nil, []string{"tight=../schema/testdata/layouts.o"}
+			if setting != "" {
+				n.config.TakeoverExpiries = []string{setting}
+			}
+			n.start()
+			poll.Eventually(t, "the map is "+string(want), func() bool { return n.status().Maps[0].State == want })
+			if text := n.status().Maps[0].Error; want == daemon.MapRefused && !strings.Contains(text, "takeover-expiry: tight=DURATION") {
+				t.Errorf("reason: got %q, want one with the remedy", text)
+			}
+		})
+	}
+}
+
 // TestTimersNeedATakeoverExpiry: a map with timers is refused unless the settings have a rule for it.
 func TestTimersNeedATakeoverExpiry(t *testing.T) {
 	for setting, want := range map[string]daemon.MapState{"": daemon.MapRefused, "ct=2m": daemon.MapReplicating, "ct=never": daemon.MapReplicating} {

@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"mapsync/syncd/capture"
 	"mapsync/syncd/kmap"
 
 	"github.com/cilium/ebpf"
@@ -107,14 +108,19 @@ func (m *replica) kernelID() uint32 {
 	return m.kernel.source
 }
 
-// setUndetected stores the programs whose writes the hooks do not detect, and logs a change.
-func (m *replica) setUndetected(programs []kmap.Program) {
-	var names []string
+// undetected returns the programs whose writes an attach method does not detect, with type and id.
+func undetected(programs []kmap.Program, attach capture.Attach) (names []string) {
 	for _, p := range programs {
-		if !m.daemon.capture.Attached().Detects(p.Type) {
+		if !attach.Detects(p.Type) {
 			names = append(names, fmt.Sprintf("%s (%s, id %d)", p.Name, p.Type, p.ID))
 		}
 	}
+	return names
+}
+
+// setUndetected stores the programs whose writes the hooks do not detect, and logs a change.
+func (m *replica) setUndetected(programs []kmap.Program) {
+	names := undetected(programs, m.daemon.capture.Attached())
 	m.mu.Lock()
 	changed := !slices.Equal(m.undetected, names)
 	m.undetected = names

@@ -56,6 +56,10 @@ type Info struct {
 	LockOffset int
 }
 
+// Mappable reports whether processes may write the map through mmap(2). Of the types that can be replicated, only an
+// ARRAY can be such a map. No hook detects these writes.
+func (i *Info) Mappable() bool { return i.Flags&unix.BPF_F_MMAPABLE != 0 }
+
 // Describe returns the kernel's description of m. It leaves Entries at -1 and Pins empty.
 func Describe(m *ebpf.Map) (Info, error) {
 	raw, err := infoOf(m.FD())

@@ -75,6 +75,12 @@ func (b *ScanBudget) spend(now, work time.Duration) time.Duration {
 	return max(b.withinShareAt-now, 0)
 }
 
+// LongestScan returns the longest duration of a scan that needs the given processor time and uses a share of one core
+// alone. Its overhead, if the table does not change meanwhile, uses a part of the share.
+func LongestScan(work time.Duration, share float64) time.Duration {
+	return time.Duration(float64(work+work/overheadDivisor) / share)
+}
+
 // budgetClockStart is the zero time of the clock of budgets.
 var budgetClockStart = time.Now()
 

@@ -77,6 +77,36 @@ func testBudget(t *testing.T, least time.Duration) {
 	}
 }
 
+// TestLongestScan simulates scans of one second of work, with the most overhead that counts: LongestScan is an upper
+// bound of their durations, and not much longer.
+func TestLongestScan(t *testing.T) {
+	const total, chunk = time.Second, 300 * time.Microsecond
+	for _, share := range []float64{0.01, 0.05, 0.5, 1} {
+		for _, least := range []time.Duration{minPauseBusy, minPauseIdle} {
+			b := NewScanBudget(share)
+			var now, work, sinceStart time.Duration
+			for work < total {
+				work += chunk
+				sinceStart += chunk
+				now += chunk
+				rest := b.spend(now, chunk)
+				if rest < least {
+					continue
+				}
+				if least == minPauseIdle {
+					rest = b.spend(now, sinceStart/overheadDivisor)
+					sinceStart = 0
+				}
+				now += rest
+			}
+			longest := LongestScan(work, share)
+			if now > longest || now < longest*8/10-least {
+				t.Errorf("share %v, pauses from %s on: got %s, want at most %s, and at least 80 %% of it less one pause", share, least, now, longest)
+			}
+		}
+	}
+}
+
 // TestScanBudgetCreditIsLimited checks that processor time unused for long is not saved up.
 func TestScanBudgetCreditIsLimited(t *testing.T) {
 	b := NewScanBudget(0.05)

@@ -1,0 +1,123 @@
+package daemon
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"os"
+	"sync"
+	"testing"
+	"time"
+
+	"mapsync/internal/poll"
+	"mapsync/internal/race"
+	"mapsync/syncd/capture"
+	"mapsync/syncd/config"
+	"mapsync/syncd/kmap"
+	"mapsync/syncd/table"
+
+	"github.com/cilium/ebpf"
+)
+
+// TestStatedScanTimesHold compares the times that `syncd check` states with those of real scans: the processor time of a
+// scan on this machine, within scan-budget. Load delays scans, and hardly changes their processor time.
+func TestStatedScanTimesHold(t *testing.T) {
+	race.SkipSequential(t)
+	if os.Getenv("MAPSYNC_KERNEL") != "" {
+		t.Skip("an emulated processor is slower than any machine for which the statements hold")
+	}
+	c := config.Default()
+	c.ScanInterval = time.Nanosecond // the stated time is then that of two scans
+	for name, test := range map[string]struct {
+		spec    ebpf.MapSpec
+		entries uint64
+	}{
+		"full":             {ebpf.MapSpec{Type: ebpf.Hash, KeySize: 48, ValueSize: 176, MaxEntries: 100_000}, 100_000},
+		"sparse":           {ebpf.MapSpec{Type: ebpf.Hash, KeySize: 8, ValueSize: 16, MaxEntries: 1_000_000}, 100},
+		"sparse, by keys":  {ebpf.MapSpec{Type: ebpf.LRUCPUHash, KeySize: 8, ValueSize: 16, MaxEntries: 200_000}, 100},
+		"large values":     {ebpf.MapSpec{Type: ebpf.Hash, KeySize: 8, ValueSize: 8192, MaxEntries: 5000}, 5000},
+		"array of nothing": {ebpf.MapSpec{Type: ebpf.Array, KeySize: 4, ValueSize: 16, MaxEntries: 100_000}, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			scanner, info := scannerOf(t, &test.spec, test.entries)
+			stated := coverage(info, nil, &capture.ProbeResult{Attach: capture.AttachNone}, &c).Scan
+			var works []time.Duration
+			poll.Eventually(t, fmt.Sprintf("a scan of which two take at most the stated %v s", stated), func() bool {
+				works = append(works, workOfScan(t, scanner))
+				return 2*kmap.LongestScan(works[len(works)-1], c.ScanBudget/100).Seconds() <= stated
+			}, func() any { return works })
+			t.Logf("two scans: stated at most %.3f s; processor time of a scan: %s, estimated for the reference machine: %s",
+				stated, works[len(works)-1], scanWork(info))
+		})
+	}
+}
+
+// scannerOf returns a running scanner, without limits of its budget, of a map with entries and its table.
+func scannerOf(t *testing.T, spec *ebpf.MapSpec, entries uint64) (*kmap.Scanner, *kmap.Info) {
+	t.Helper()
+	raw, err := ebpf.NewMap(spec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { raw.Close() })
+	k, err := kmap.Open(raw, kmap.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { k.Close() })
+	info := k.Info()
+	info.Entries = int(entries)
+	if kmap.IsArray(info.Type) {
+		info.Entries = info.MaxEntries
+	}
+	fill(t, k, &info, entries)
+	tab, err := table.New(table.Options{
+		Self: table.Owner{Node: "here", Incarnation: 1}, KeySize: info.KeySize, ValueSize: info.ValueSize,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := kmap.LoadAll(t.Context(), k, tab, func() int64 { return time.Now().UnixNano() }); err != nil {
+		t.Fatal(err)
+	}
+	tab.Update(func(tx *table.Tx) { tx.Adopt(int(entries)) })
+	s, err := kmap.NewScanner(tab, k, kmap.ScannerOptions{Interval: time.Hour, Budget: kmap.NewScanBudget(1)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	var running sync.WaitGroup
+	running.Go(func() { s.Run(ctx) })
+	t.Cleanup(func() { cancel(); running.Wait() })
+	return s, &info
+}
+
+// fill writes entries with the keys 0 to n-1.
+func fill(t *testing.T, k *kmap.Map, info *kmap.Info, n uint64) {
+	t.Helper()
+	key, value := make([]byte, info.KeySize), make([]byte, info.ValueSize)
+	value[0] = 1
+	b := k.Batch()
+	for i := range n {
+		binary.NativeEndian.PutUint64(key, i)
+		if err := b.Add(key, value); err != nil {
+			t.Fatal(err)
+		}
+		if b.Len() < b.Cap() && i < n-1 {
+			continue
+		}
+		if failed, err := k.Apply(b); err != nil || failed != 0 {
+			t.Fatalf("write entries up to %d: got %d failed, error %v, want none", i, failed, err)
+		}
+		b.Reset()
+	}
+}
+
+// workOfScan makes one scan and returns its processor time.
+func workOfScan(t *testing.T, s *kmap.Scanner) time.Duration {
+	t.Helper()
+	before := s.Stats().Scans
+	s.Request()
+	poll.Eventually(t, "a scan", func() bool { return s.Stats().Scans > before })
+	return s.Stats().Work
+}
