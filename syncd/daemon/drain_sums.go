@@ -57,7 +57,10 @@ func (m *replica) openDrainSums(raw *ebpf.Map, info *kmap.Info, s *schema.Schema
 	o := drained.Options{
 		Folder: c.DrainSumsFolder(m.name), Type: info.Type, KeySize: info.KeySize, ValueSize: info.ValueSize,
 		MaxEntries: c.DrainSumsRoom(info.MaxEntries), Methods: drainMethods[capture.Attach(c.Attach)],
-		Entries: capture.BPFEntries(), Logger: m.log,
+		Entries: capture.BPFEntries(), Logger: m.log, MeasureCreate: kmap.CallCreateSums.Measure,
+		EachKey: func(sums *ebpf.Map, fn func(key []byte) error) error {
+			return kmap.EachKey(context.Background(), sums, m.daemon.scanCPUs, fn)
+		},
 	}
 	var added []table.Range
 	for _, r := range s.Sums() {
