@@ -81,7 +81,7 @@ func (s *syncd) heap() (n uint64, err error) {
 // longestCall returns the duration of this process's longest call that read or wrote a map.
 func longestCall() (longest time.Duration) {
 	for _, c := range kmap.Calls() {
-		if c.Kind != kmap.CallCreateBuffer {
+		if c.Kind != kmap.CallCreateBuffer && c.Kind != kmap.CallCreateSums {
 			longest = max(longest, c.Longest)
 		}
 	}

@@ -57,7 +57,10 @@ func (m *replica) openDrainSums(raw *ebpf.Map, info *kmap.Info, s *schema.Schema
 	o := drained.Options{
 		Folder: c.DrainSumsFolder(m.name), Type: info.Type, KeySize: info.KeySize, ValueSize: info.ValueSize,
 		MaxEntries: c.DrainSumsRoom(info.MaxEntries), Methods: drainMethods[capture.Attach(c.Attach)],
-		Entries: capture.BPFEntries(), Logger: m.log,
+		Entries: capture.BPFEntries(), Logger: m.log, MeasureCreate: kmap.CallCreateSums.Measure,
+		EachKey: func(sums *ebpf.Map, fn func(key []byte) error) error {
+			return kmap.EachKey(context.Background(), sums, m.daemon.scanCPUs, fn)
+		},
 	}
 	var added []table.Range
 	for _, r := range s.Sums() {
@@ -190,20 +193,17 @@ func (m *replica) logMissingSums(d *drainSums) {
 // expireSums removes the sums of this node that have not changed since a time, in ns of the daemon's clock, and whose keys
 // the drained map lacks.
 func (m *replica) expireSums(ctx context.Context, a *attachment, t *table.Table, idle int64) error {
-	var keys []byte
-	err := a.m.Stored(ctx, func(key []byte) error {
+	return a.m.Stored(ctx, m.daemon.scanBudget, func(key []byte) (err error) {
+		unchanged := false
 		t.View(func(tx *table.Tx) {
 			var rec table.Record
-			if tx.Get(key, &rec) && !rec.Delete && int64(rec.Version) < idle {
-				keys = append(keys, key...)
-			}
+			unchanged = tx.Get(key, &rec) && !rec.Delete && int64(rec.Version) < idle
 		})
-		return nil
+		if unchanged {
+			err = m.expireSum(a, t, key)
+		}
+		return err
 	})
-	for size := t.KeySize(); err == nil && len(keys) > 0 && ctx.Err() == nil; keys = keys[size:] {
-		err = m.expireSum(a, t, keys[:size])
-	}
-	return err
 }
 
 // expireSum removes a sum unless the drained map has the key. A reread enters that into the table, like a delete by the

@@ -10,7 +10,6 @@ import (
 	"mapsync/syncd/kmap"
 
 	"github.com/cilium/ebpf"
-	"golang.org/x/sys/unix"
 )
 
 // Terms of the processor time of a scan, in ns. docs/capture.md has the measurements.
@@ -19,10 +18,8 @@ const (
 	// bytes. The bytes cost less in hash maps, and as much in per-CPU maps.
 	scanEntryCost = 530
 	scanByteCost  = 0.75
-	// scanBucketCost is for each bucket, with the empty ones. iteratorBucketCost is the same for maps that some kernels
-	// read by an iterator.
-	scanBucketCost     = 5
-	iteratorBucketCost = 30
+	// scanBucketCost is for each bucket, with the empty ones.
+	scanBucketCost = 5
 )
 
 // slowestMachine is how many times as much processor time scans may need on the slowest machine for which the statements
@@ -100,12 +97,8 @@ func scanWork(info *kmap.Info) time.Duration {
 	case ebpf.Array, ebpf.PerCPUArray: // without buckets: each element is an entry
 		return time.Duration(ns)
 	}
-	bucket := float64(scanBucketCost)
-	if info.CPUs > 0 || info.Flags&unix.BPF_F_ZERO_SEED != 0 {
-		bucket = iteratorBucketCost
-	}
 	buckets := 1 << bits.Len(uint(max(info.MaxEntries, 1)-1)) // the next power of two
-	return time.Duration(ns + bucket*float64(buckets))
+	return time.Duration(ns + scanBucketCost*float64(buckets))
 }
 
 // CoverMaps states how soon writes to each of these maps are detected, in their order. Each statement is for a map

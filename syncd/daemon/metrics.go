@@ -65,7 +65,7 @@ var (
 	scanInterval = desc("scan_interval_seconds", "Effective time between two scans, in seconds.", "map")
 
 	scansPaused = desc("scans_paused", "1 while scans are paused by `syncd scans pause`, else 0.")
-	kernelCalls = desc("kernel_call_seconds", "Processor time of each system call that reads or writes maps or creates the buffer of events, by call, in seconds.", "call")
+	kernelCalls = desc("kernel_call_seconds", "Processor time of each system call that reads or writes maps, or creates the buffer of events or a map of sums, by call, in seconds.", "call")
 
 	redundancyExpected = desc("redundancy_expected", "Peers that expected-peers lists; 0 if it is not set.")
 	redundancyLive     = desc("redundancy_live", "Expected peers with streams in both directions.")

@@ -1,6 +1,7 @@
 package drained_test
 
 import (
+	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -10,6 +11,7 @@ import (
 
 	"mapsync/syncd/capture"
 	"mapsync/syncd/drained"
+	"mapsync/syncd/kmap"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/rlimit"
@@ -30,6 +32,10 @@ func options(folder string) drained.Options {
 		Folder: folder, Type: ebpf.Hash, KeySize: keySize, ValueSize: valueSize, MaxEntries: 100_000,
 		Added:   []drained.Range{{Offset: 0, Size: 4}, {Offset: 8, Size: 8}},
 		Methods: []drained.Method{drained.BySyscall}, Entries: []string{capture.BPFEntry}, Logger: slog.New(slog.DiscardHandler),
+		MeasureCreate: kmap.CallCreateSums.Measure,
+		EachKey: func(m *ebpf.Map, fn func(key []byte) error) error {
+			return kmap.EachKey(context.Background(), m, nil, fn)
+		},
 	}
 }
 

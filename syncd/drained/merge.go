@@ -63,25 +63,21 @@ func (s *Sums) merge(pin string) error {
 	if err != nil || same {
 		return err
 	}
-	var keys [][]byte
-	var key, value []byte
-	entries := former.Iterate()
-	for entries.Next(&key, &value) {
-		keys = append(keys, append([]byte(nil), key...))
-	}
-	if err := entries.Err(); err != nil {
-		return fmt.Errorf("read former sums: %w", err)
-	}
-	left := 0
-	for _, key := range keys {
-		if err := s.mergeKey(former, key); err != nil {
+	sums, left := 0, 0
+	err = s.options.EachKey(former, func(key []byte) error {
+		sums++
+		if s.mergeKey(former, key) != nil {
 			left++
 		}
-	}
+		return nil
+	})
 	if left > 0 {
 		atomic.AddUint64(&s.state.Full, uint64(left))
 	}
-	s.options.Logger.Info("sums of drained entries have another maximum", "sums", len(keys), "without_room", left, "max_entries", s.options.MaxEntries)
+	if err != nil {
+		return fmt.Errorf("read former sums: %w", err)
+	}
+	s.options.Logger.Info("sums of drained entries have another maximum", "sums", sums, "without_room", left, "max_entries", s.options.MaxEntries)
 	return nil
 }
 

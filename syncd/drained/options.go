@@ -56,11 +56,19 @@ type Options struct {
 	// Entries are the kernel's functions for the system call bpf(2), the one for 64-bit programs first. ByKprobe needs
 	// them.
 	Entries []string
+	// EachKey calls a function for every key of a hash map, until the function returns an error. The function may delete
+	// the key. It must not be nil.
+	EachKey func(m *ebpf.Map, fn func(key []byte) error) error
+	// MeasureCreate runs the call that creates a map of sums. Nil: without a measurement.
+	MeasureCreate func(create func())
 	// Logger receives messages. It must not be nil.
 	Logger *slog.Logger
 }
 
 func (o *Options) validate() error {
+	if o.MeasureCreate == nil {
+		o.MeasureCreate = func(create func()) { create() }
+	}
 	switch {
 	case o.Type != ebpf.Hash && o.Type != ebpf.LRUHash:
 		return fmt.Errorf("%w: its type is %s, and only Hash and LRUHash are possible", ErrUnsupported, o.Type)

@@ -220,7 +220,9 @@ func (s *Sums) nextSums(spec *ebpf.CollectionSpec) (*ebpf.Map, error) {
 	if s.sums != nil && s.sums.MaxEntries() == uint32(s.options.MaxEntries) {
 		return s.sums.Clone()
 	}
-	sums, err := ebpf.NewMap(spec.Maps[sumsMap])
+	var sums *ebpf.Map
+	var err error
+	s.options.MeasureCreate(func() { sums, err = ebpf.NewMap(spec.Maps[sumsMap]) })
 	if err != nil {
 		return nil, fmt.Errorf("create the map of sums: %w", err)
 	}

@@ -140,17 +140,16 @@ func (k *Map) openReadMethod(o *Options) error {
 		k.accessMethods.Read = ByBatch
 		return fmt.Errorf("read by %s: %w", ByBatch, errNoProgram)
 	}
-	// Neither program can return a value with a lock.
-	if k.info.HasSpinLock && k.lookupProgram == nil {
-		k.accessMethods.Read = ByBatch
-		return fmt.Errorf("read by %s: values with a spin lock cannot be looked up by a program", ByBatch)
-	}
-	err := k.openBucketReader(k.burst(o), false)
-	if err == nil {
+	err := k.openBucketReader(k.burst(o), k.readsKeys())
+	if err == nil && !k.zeroSeed() {
 		return nil
 	}
+	dumperErr := k.openDumper()
+	if err == nil {
+		return nil // read uses the iterator, or batches, if a bucket has too many entries
+	}
 	k.accessMethods.Read = ByIterator
-	if dumperErr := k.openDumper(); dumperErr != nil {
+	if dumperErr != nil {
 		err, k.accessMethods.Read = errors.Join(err, dumperErr), ByBatch
 	}
 	return fmt.Errorf("read by %s: %w", k.accessMethods.Read, err)

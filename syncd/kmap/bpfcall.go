@@ -17,6 +17,7 @@ const (
 	cmdMapLookupElem  = 1
 	cmdMapUpdateElem  = 2
 	cmdMapDeleteElem  = 3
+	cmdMapGetNextKey  = 4
 	cmdProgTestRun    = 10
 	cmdObjGetInfoFD   = 15
 	cmdMapLookupBatch = 24
@@ -90,7 +91,7 @@ func (i *mapInfo) nameString() string {
 	return string(name)
 }
 
-// mapElem makes a bpf(2) call for one entry. value receives the result of a lookup, and is nil for
+// mapElem makes a bpf(2) call for one entry. value receives the result of a lookup or the next key, and is nil for
 // a delete. Errors are a [unix.Errno].
 func mapElem(cmd uintptr, mapFD int, key, value []byte, flags uint64) error {
 	attr := struct {

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// CallKind is a kind of system call that reads or writes a map, or creates the buffer of events.
+// CallKind is a kind of system call that reads or writes a map, or creates a large one.
 type CallKind int
 
 // The kinds of calls.
@@ -17,13 +17,14 @@ const (
 	CallBatch                        // reads or writes many entries
 	CallIterator                     // reads from an iterator
 	CallCreateBuffer                 // creates the ring buffer of events
+	CallCreateSums                   // creates the map of sums of a drained map
 
 	callKinds = iota
 )
 
 // String returns the value of the label call of mapsync_kernel_call_seconds.
 func (c CallKind) String() string {
-	return [...]string{"program", "element", "batch", "iterator", "create_buffer"}[c]
+	return [...]string{"program", "element", "batch", "iterator", "create_buffer", "create_sums"}[c]
 }
 
 // callBounds are the upper bounds of the buckets of CallDurations.

@@ -29,13 +29,23 @@ func TestCallsAreMeasured(t *testing.T) {
 // TestReadsAreBounded: no call reads more than readEntries entries, so that none takes long.
 func TestReadsAreBounded(t *testing.T) {
 	const n = 16 * readEntries
-	for name, opts := range map[string]Options{"program": {}, "batch": {NoProgram: true}} {
+	for name, c := range map[string]struct {
+		spec *ebpf.MapSpec
+		opts Options
+	}{
+		"program":     {hashSpec(testKey, testValue, n), Options{}},
+		"batch":       {hashSpec(testKey, testValue, n), Options{NoProgram: true}},
+		"per-CPU":     {perCPUSpec(ebpf.PerCPUHash, testKey, testValue, n), Options{}},
+		"per-CPU LRU": {perCPUSpec(ebpf.LRUCPUHash, testKey, testValue, 4*n), Options{}}, // room for the lists of all CPUs
+		"large lock":  {withFlags(lockSpec(8192, 8, n), noPrealloc), Options{}},
+	} {
 		t.Run(name, func(t *testing.T) {
-			k := openMap(t, newKernelMap(t, hashSpec(testKey, testValue, n)), opts)
+			k := openMap(t, newKernelMap(t, c.spec), c.opts)
 			put(t, k, 0, n, 1)
 			read, most := 0, 0
 			err := k.Read(t.Context(), func() int64 { return 0 }, func(_ int64, keys, _ []byte) error {
-				read, most = read+len(keys)/testKey, max(most, len(keys)/testKey)
+				count := len(keys) / k.info.KeySize
+				read, most = read+count, max(most, count)
 				return nil
 			})
 			if err != nil || read != n || most > readEntries {
@@ -116,7 +126,7 @@ func TestCallBuckets(t *testing.T) {
 			t.Errorf("calls of at most %v s: got %d, want %d", seconds, got, want)
 		}
 	}
-	if CallKind(callKinds-1).String() != "create_buffer" {
-		t.Errorf("label of the last kind: got %s, want create_buffer", CallKind(callKinds-1))
+	if CallKind(callKinds-1).String() != "create_sums" {
+		t.Errorf("label of the last kind: got %s, want create_sums", CallKind(callKinds-1))
 	}
 }

@@ -13,17 +13,12 @@ func countEntries(ctx context.Context, m *ebpf.Map, info *Info) int {
 	if IsArray(info.Type) {
 		return info.MaxEntries
 	}
-	keys := *info
-	keys.ValueSize = 0
-	k := &Map{m: m, info: keys, layout: newLayout(&keys)}
-	if k.openBucketReader(readEntries, true) != nil {
+	k, err := openKeys(m, info)
+	if err != nil {
 		return -1
 	}
 	n := 0
-	err := k.readParts(ctx, func() int64 { return 0 }, func(_ int64, keys, _ []byte) error {
-		n += len(keys) / info.KeySize
-		return nil
-	})
+	err = k.readKeys(ctx, func([]byte) error { n++; return nil })
 	if errors.Join(err, k.closeBucketReader()) != nil {
 		return -1
 	}

@@ -10,6 +10,6 @@
 // hook reported.
 //
 // The value of an entry of a per-CPU map consists of the values of all possible CPUs, each padded
-// to 8 bytes, as in bpf(2). A program writes only the value of its own CPU. An iterator
-// returns all of them.
+// to 8 bytes, as in bpf(2). A program writes only the value of its own CPU, and a lookup by
+// bpf(2) returns all of them.
 package kmap

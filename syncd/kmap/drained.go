@@ -178,8 +178,15 @@ func (d *drainedReader) addPresent(sum, present []byte) []byte {
 	return present
 }
 
-// Stored reads this host's keys of a map of sums, without what the drained map has. fn must not keep the key.
-func (k *Map) Stored(ctx context.Context, fn func(key []byte) error) error {
+// Stored reads this host's keys of a map of sums, without what the drained map has, on the CPUs of scans and within
+// their budget. fn must not keep the key, and may delete it. Its processor time counts, too.
+func (k *Map) Stored(ctx context.Context, budget *ScanBudget, fn func(key []byte) error) error {
+	release, _ := pinToCPUs(k.scanCPUs) // as in Read
+	defer release()
+	budget.awaitResumed(ctx)
+	var m meter
+	m.start()
+	defer m.stop()
 	return k.read(ctx, func() int64 { return 0 }, func(_ int64, keys, _ []byte) error {
 		for ; len(keys) > 0; keys = keys[k.layout.keySize:] {
 			if key := keys[:k.layout.keySize:k.layout.keySize]; k.drained.owns(key) {
@@ -188,6 +195,6 @@ func (k *Map) Stored(ctx context.Context, fn func(key []byte) error) error {
 				}
 			}
 		}
-		return nil
+		return budget.await(ctx, &m)
 	})
 }

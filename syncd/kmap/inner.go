@@ -79,14 +79,21 @@ func outerMaps(ctx context.Context) (map[uint32][]uint32, error) {
 // addInner adds the id of a map of maps to those of each of its inner maps. The error wraps ErrIterationAborted if
 // the map changes too often meanwhile.
 func addInner(ctx context.Context, m *ebpf.Map, id uint32, outer map[uint32][]uint32) error {
-	key, inner := make([]byte, m.KeySize()), uint32(0)
-	entries := m.Iterate()
-	for ctx.Err() == nil && entries.Next(&key, &inner) {
+	value := make([]byte, 4)
+	return EachKey(ctx, m, nil, func(key []byte) error {
+		err := mapElem(cmdMapLookupElem, m.FD(), key, value, 0)
+		if errors.Is(err, unix.ENOENT) { // it has left, or the element of an array has no map
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("look up the inner map: %w", err)
+		}
+		inner := binary.NativeEndian.Uint32(value)
 		if of := outer[inner]; len(of) == 0 || of[len(of)-1] != id {
 			outer[inner] = append(of, id)
 		}
-	}
-	return errors.Join(ctx.Err(), entries.Err())
+		return nil
+	})
 }
 
 // encodeKey returns the bytes of a key that a user wrote as a number, or as 0x and all bytes in hexadecimal.

@@ -104,6 +104,13 @@ func (s *sharedProgram) again(i int, key []byte) error {
 	return nil
 }
 
+// lookupUnused is Lookup by bpf(2), which does not count as a use of an entry in an LRU map.
+func (k *Map) lookupUnused(keys []byte, fn func(i int, key, value []byte, found bool)) error {
+	k.lookupMu.Lock()
+	defer k.lookupMu.Unlock()
+	return k.lookupSingle(keys, fn)
+}
+
 func (k *Map) lookupSingle(keys []byte, fn func(i int, key, value []byte, found bool)) error {
 	ks := k.layout.keySize
 	value := make([]byte, k.layout.valueSize)

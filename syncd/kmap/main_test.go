@@ -42,6 +42,19 @@ func iteratorOr(tb testing.TB, other AccessMethod) AccessMethod {
 	return other
 }
 
+// withoutBuckets makes k read by iterator, or by batch on a kernel without iterators.
+func withoutBuckets(tb testing.TB, k *Map) {
+	tb.Helper()
+	if err := k.closeBucketReader(); err != nil {
+		tb.Fatal(err)
+	}
+	if k.dumper == nil && iteratorOr(tb, ByBatch) == ByIterator {
+		if err := k.openDumper(); err != nil {
+			tb.Fatal(err)
+		}
+	}
+}
+
 // newKernelMap creates a map that is closed at the end of the test.
 func newKernelMap(tb testing.TB, spec *ebpf.MapSpec) *ebpf.Map {
 	tb.Helper()

@@ -79,7 +79,7 @@ type Map struct {
 	readMu       sync.Mutex     // held during one call into the kernel, never for a whole read
 	closed       bool           // under readMu
 	bucketReader *sharedProgram // nil unless by buckets
-	dumper       *object        // nil unless by iterator
+	dumper       *object        // nil unless by iterator, or without a random seed
 }
 
 // Open prepares m for access. It checks type and sizes (an error wraps [ErrUnsupported]) and

@@ -33,7 +33,7 @@ func TestRoundTrip(t *testing.T) {
 		{
 			"lock largest", lockSpec(MaxValueSize, MaxValueSize-4, 200),
 			Options{},
-			AccessMethods{Read: ByBatch, Lookup: BySingle, Write: ByProgram},
+			AccessMethods{Read: ByBuckets, Lookup: BySingle, Write: ByProgram},
 		},
 		{
 			"programs may not write", withFlags(hashSpec(16, 64, 3000), unix.BPF_F_RDONLY_PROG),

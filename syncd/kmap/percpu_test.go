@@ -20,37 +20,32 @@ func perCPUSpec(typ ebpf.MapType, key, value, entries uint32) *ebpf.MapSpec {
 	return withType(hashSpec(key, value, entries), typ)
 }
 
-// perCPUMethod returns the expected access methods of a per-CPU map on this kernel. Programs read
-// the values of other CPUs from 5.19 on. A scan of an LRU map must not count as a use of its entries.
-func perCPUMethod(t *testing.T, typ ebpf.MapType, large bool) AccessMethods {
+// perCPUMethod returns the expected access methods of a per-CPU map on this kernel. Programs look up
+// the values of other CPUs from 5.19 on.
+func perCPUMethod(t *testing.T) AccessMethods {
 	code, err := features.LinuxVersionCode()
 	if err != nil {
 		t.Fatal(err)
 	}
-	switch {
-	case code >= 5<<16|19<<8 && typ == ebpf.LRUCPUHash:
-		return AccessMethods{Read: iteratorOr(t, ByBatch), Lookup: ByProgram, Write: ByBatch}
-	case code >= 5<<16|19<<8:
+	if code >= 5<<16|19<<8 {
 		return AccessMethods{Read: ByBuckets, Lookup: ByProgram, Write: ByBatch}
-	case large:
-		return AccessMethods{Read: ByBatch, Lookup: BySingle, Write: ByBatch}
 	}
-	return AccessMethods{Read: iteratorOr(t, ByBatch), Lookup: BySingle, Write: ByBatch}
+	return AccessMethods{Read: ByBuckets, Lookup: BySingle, Write: ByBatch}
 }
 
 func TestRoundTripPerCPU(t *testing.T) {
 	for _, c := range []struct {
-		name  string
-		spec  *ebpf.MapSpec
-		large bool // too large for an iterator's output
+		name string
+		spec *ebpf.MapSpec
 	}{
-		{"4+8", perCPUSpec(ebpf.PerCPUHash, 4, 8, 3000), false},
-		{"odd 5+3", perCPUSpec(ebpf.PerCPUHash, 5, 3, 3000), false},
-		{"flow 48+176", perCPUSpec(ebpf.PerCPUHash, 48, 176, 5000), false},
-		{"no prealloc", withFlags(perCPUSpec(ebpf.PerCPUHash, 16, 36, 1000), noPrealloc), false},
-		{"lru", perCPUSpec(ebpf.LRUCPUHash, 16, 36, 10000), false},
-		{"largest", perCPUSpec(ebpf.PerCPUHash, 512, largestElem(0), 60), true},
-		{"largest to iterate over", perCPUSpec(ebpf.PerCPUHash, 8, largestElem(seqBytes-16), 60), false},
+		{"4+8", perCPUSpec(ebpf.PerCPUHash, 4, 8, 3000)},
+		{"odd 5+3", perCPUSpec(ebpf.PerCPUHash, 5, 3, 3000)},
+		{"flow 48+176", perCPUSpec(ebpf.PerCPUHash, 48, 176, 5000)},
+		{"no prealloc", withFlags(perCPUSpec(ebpf.PerCPUHash, 16, 36, 1000), noPrealloc)},
+		{"lru", perCPUSpec(ebpf.LRUCPUHash, 16, 36, 10000)},
+		{"largest", perCPUSpec(ebpf.PerCPUHash, 512, largestElem(0), 60)},
+		{"large lru", perCPUSpec(ebpf.LRUCPUHash, 512, largestElem(seqBytes), 600)},
+		{"largest to iterate over", perCPUSpec(ebpf.PerCPUHash, 8, largestElem(seqBytes-16), 60)},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			k := openMap(t, newKernelMap(t, c.spec), Options{})
@@ -58,9 +53,14 @@ func TestRoundTripPerCPU(t *testing.T) {
 			if got.Reason == nil || !errors.Is(got.Reason, errPerCPU) {
 				t.Errorf("reason: got %v, want errPerCPU", got.Reason)
 			}
-			if got.Reason = nil; got != perCPUMethod(t, c.spec.Type, c.large) {
-				t.Errorf("access methods: got %+v, want %+v", got, perCPUMethod(t, c.spec.Type, c.large))
+			if got.Reason = nil; got != perCPUMethod(t) {
+				t.Errorf("access methods: got %+v, want %+v", got, perCPUMethod(t))
 			}
+			testRoundTrip(t, k)
+		})
+		t.Run(c.name+" without buckets", func(t *testing.T) {
+			k := openMap(t, newKernelMap(t, c.spec), Options{})
+			withoutBuckets(t, k)
 			testRoundTrip(t, k)
 		})
 		t.Run(c.name+" by bpf(2)", func(t *testing.T) {

@@ -2,8 +2,11 @@ package kmap
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
+
+	"github.com/cilium/ebpf"
 )
 
 // ReadFunc receives entries that were read together: keys and values are concatenated, and valid only during
@@ -29,24 +32,33 @@ func (k *Map) Read(ctx context.Context, now func() int64, fn ReadFunc) error {
 	return nil
 }
 
-// read reads the entries that are stored in the map.
+// read reads the entries that are stored in the map. A map without a random seed is read again by another method if
+// a bucket has too many entries.
 func (k *Map) read(ctx context.Context, now func() int64, fn ReadFunc) error {
-	method := k.readBatches
+	fallback := k.readBatches
+	method := fallback
 	err := k.whileOpen(func() error {
+		if k.dumper != nil {
+			fallback = k.readByIterator
+		}
 		switch {
 		case k.zero != nil:
 			method = k.readElements
 		case k.bucketReader != nil:
 			method = k.readBuckets
-		case k.dumper != nil:
-			method = k.readByIterator
+		default:
+			method = fallback
 		}
 		return nil
 	})
 	if err != nil {
 		return err
 	}
-	return method(ctx, now, fn)
+	err = method(ctx, now, fn)
+	if k.zeroSeed() && errors.Is(err, errBucket) {
+		err = fallback(ctx, now, fn)
+	}
+	return err
 }
 
 // whileOpen makes one call into the kernel, during which Close waits. A [ReadFunc] runs outside of it.
@@ -83,14 +95,19 @@ func (e *entries) add(key, value []byte) {
 
 func (e *entries) reset() { e.keys, e.values = e.keys[:0], e.values[:0] }
 
-// readValues looks up the values of keys, and calls fn with the entries, at least once.
+// readValues looks up the values of keys, and calls fn with the entries, at least once. It does not count as a use of
+// an entry.
 func (k *Map) readValues(keys []byte, now func() int64, fn ReadFunc) error {
+	lookup := k.Lookup
+	if k.info.Type == ebpf.LRUCPUHash { // the only LRU map whose values are looked up
+		lookup = k.lookupUnused
+	}
 	var found entries
 	for first := true; first || len(keys) > 0; first = false {
 		n := min(len(keys), lookupSlots*k.layout.keySize)
 		found.reset()
 		at := now()
-		err := k.Lookup(keys[:n], func(_ int, key, value []byte, present bool) {
+		err := lookup(keys[:n], func(_ int, key, value []byte, present bool) {
 			if present {
 				found.add(key, value)
 			}

@@ -7,7 +7,6 @@ import (
 	"sync/atomic"
 	"unsafe"
 
-	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
 
 	"mapsync/bpf"
@@ -21,29 +20,12 @@ const (
 	readEnd   = 1<<32 - 1 // READ_END in bpf/buckets.h
 )
 
-var (
-	// errBucket is the error about a bucket that runs cannot finish. In a hash map with a random seed, no
-	// bucket has that many entries.
-	errBucket = errors.New("a bucket has too many entries, or changes all the time")
-	// errNoPerCPULookup: kernels differ in where an entry has the pointer to its values, so that only a
-	// lookup finds them.
-	errNoPerCPULookup = errors.New("the values of all CPUs cannot be looked up by a program")
-	// errPerCPULRU: the kernel would keep every entry that a scan reads.
-	errPerCPULRU = errors.New("a lookup of a per-CPU value counts as a use of the entry")
-)
+// errBucket is the error about a bucket that runs cannot finish. In a hash map with a random seed, no bucket
+// has that many entries.
+var errBucket = errors.New("a bucket has too many entries, or changes all the time")
 
 // openBucketReader loads the program that reads the map bucket by bucket.
 func (k *Map) openBucketReader(slots int, keysOnly bool) (err error) {
-	switch {
-	case k.info.Flags&unix.BPF_F_ZERO_SEED != 0:
-		return errors.New("without a random seed, anyone can choose keys that belong to one bucket")
-	case keysOnly || k.info.CPUs == 0:
-	case k.info.Type == ebpf.LRUCPUHash:
-		return errPerCPULRU
-	case k.lookupProgram == nil:
-		return errNoPerCPULookup
-	}
-	keysOnly = keysOnly || k.readsKeys()
 	k.bucketReader, err = k.openSharedProgram(nil, objectSpec{
 		program: bpf.AccessProgMapsyncRead, maps: []string{bpf.AccessMapReadState},
 		slots: min(readEntries, slots), keysOnly: keysOnly,
@@ -57,9 +39,12 @@ func (k *Map) closeBucketReader() error {
 	return err
 }
 
-// readsKeys returns true if the program returns the keys only: it cannot take the lock of a value, or find
-// the values of all CPUs.
+// readsKeys returns true if the program returns the keys only: it cannot take the lock of a value, and kernels
+// differ in where an entry has the pointer to the values of all CPUs.
 func (k *Map) readsKeys() bool { return k.info.HasSpinLock || k.info.CPUs > 0 }
+
+// zeroSeed returns true if anyone can choose keys that belong to one bucket.
+func (k *Map) zeroSeed() bool { return k.info.Flags&unix.BPF_F_ZERO_SEED != 0 }
 
 // readBuckets reads the entries bucket by bucket.
 func (k *Map) readBuckets(ctx context.Context, now func() int64, fn ReadFunc) error {

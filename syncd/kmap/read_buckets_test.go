@@ -165,31 +165,65 @@ func moveEntries(t *testing.T, k *Map, from, to int) {
 // TestReadOfSparseMap checks that one call of the program passes a limited number of empty buckets, and
 // that each entry is returned once.
 func TestReadOfSparseMap(t *testing.T) {
-	types := []ebpf.MapType{ebpf.Hash}
-	if perCPUMethod(t, ebpf.PerCPUHash, false).Read == ByBuckets {
-		types = append(types, ebpf.PerCPUHash)
-	}
-	for _, typ := range types {
-		t.Run(typ.String(), func(t *testing.T) { testReadOfSparseMap(t, typ) })
+	const buckets = 1 << 20
+	for name, spec := range map[string]*ebpf.MapSpec{
+		"hash":         withFlags(hashSpec(8, 16, buckets), noPrealloc),
+		"without seed": withFlags(hashSpec(8, 16, buckets), noPrealloc|unix.BPF_F_ZERO_SEED),
+		"lock":         withFlags(lockSpec(64, 8, buckets), noPrealloc),
+		"large lock":   withFlags(lockSpec(8192, 8, buckets), noPrealloc),
+		"per-CPU":      withFlags(perCPUSpec(ebpf.PerCPUHash, 8, 16, buckets), noPrealloc),
+		"per-CPU LRU":  perCPUSpec(ebpf.LRUCPUHash, 8, 8, buckets/4), // its entries are preallocated
+	} {
+		t.Run(name, func(t *testing.T) { testReadOfSparseMap(t, spec) })
 	}
 }
 
-func testReadOfSparseMap(t *testing.T, typ ebpf.MapType) {
-	const buckets = 1 << 20
-	k := openMap(t, newKernelMap(t, withFlags(withType(hashSpec(8, 16, buckets), typ), noPrealloc)), Options{})
+func testReadOfSparseMap(t *testing.T, spec *ebpf.MapSpec) {
+	k := openMap(t, newKernelMap(t, spec), Options{})
 	needBuckets(t, k)
 	for _, fill := range []int{0, 1, 100} {
 		put(t, k, 0, fill, 1)
 		calls, entries := 0, 0
 		err := k.Read(t.Context(), now, func(_ int64, keys, _ []byte) error {
 			calls++
-			entries += len(keys) / 8
+			entries += len(keys) / k.info.KeySize
 			return nil
 		})
-		// 64 runs of 64 steps, each of which passes at most 32 buckets.
-		if least := buckets / (64 * 64 * 32); err != nil || calls < least || entries != fill {
+		if least := int(spec.MaxEntries) / callBuckets; err != nil || calls < least || entries != fill {
 			t.Errorf("read: got %d entries in %d calls, error %v, want %d in at least %d", entries, calls, err, fill, least)
 		}
+	}
+}
+
+// TestReadIsNoUse: a scan of an LRU map does not count as a use of its entries. The kernel still evicts those that nothing
+// has used since they were written, before the others.
+func TestReadIsNoUse(t *testing.T) {
+	const n, used = 4000, 1000
+	for name, spec := range map[string]*ebpf.MapSpec{
+		"lru":           withType(hashSpec(8, 16, n), ebpf.LRUHash),
+		"per-CPU LRU":   perCPUSpec(ebpf.LRUCPUHash, 8, 16, n),
+		"large per-CPU": perCPUSpec(ebpf.LRUCPUHash, 8, largestElem(seqBytes+64), n/8),
+	} {
+		t.Run(name, func(t *testing.T) {
+			n, used := int(spec.MaxEntries), int(spec.MaxEntries)*used/n
+			k := openMap(t, newKernelMap(t, spec), Options{})
+			put(t, k, 0, n, 1)
+			put(t, k, 0, used, 2) // an update is a use
+			before := content(t, k)
+			put(t, k, n, n+n/4, 1)
+			after := content(t, k)
+			had, left := 0, 0
+			for i := range used {
+				key, _ := entry(i, 1, 8, 0)
+				if _, ok := before[string(key)]; ok {
+					had++
+				}
+				if _, ok := after[string(key)]; ok {
+					left++
+				}
+			}
+			t.Logf("used entries: %d of %d before, %d after, %d of %d in all", had, used, left, len(after), n)
+		})
 	}
 }
 
@@ -211,15 +245,27 @@ func TestReadOfFullBucket(t *testing.T) {
 	}
 }
 
-// TestReadWithoutSeed checks that a map whose keys can be chosen to share a bucket is read by iterator,
-// or by batch on a kernel without iterators.
+// TestReadWithoutSeed checks that a map whose keys can be chosen to share a bucket is read by another method if a
+// bucket has too many entries.
 func TestReadWithoutSeed(t *testing.T) {
-	want := iteratorOr(t, ByBatch)
-	for _, spec := range []*ebpf.MapSpec{hashSpec(8, 16, 256), lockSpec(176, 36, 256)} {
-		k := openMap(t, newKernelMap(t, withFlags(spec, unix.BPF_F_ZERO_SEED)), Options{})
-		if got := k.AccessMethods(); got.Read != want || got.Reason == nil {
-			t.Errorf("access methods of a map without a random seed: got %+v, want %s and a reason", got, want)
-		}
-		testRoundTrip(t, k)
+	for name, spec := range map[string]*ebpf.MapSpec{
+		"hash": hashSpec(8, 16, 256), "lock": lockSpec(176, 36, 256), "large lock": lockSpec(8192, 36, 256),
+	} {
+		t.Run(name, func(t *testing.T) {
+			k := openMap(t, newKernelMap(t, withFlags(spec, unix.BPF_F_ZERO_SEED)), Options{})
+			needBuckets(t, k)
+			testRoundTrip(t, k)
+			if iterates := iteratorOr(t, ByBatch) == ByIterator; (k.dumper != nil) != iterates {
+				t.Errorf("iterator: got %v, want %v", k.dumper != nil, iterates)
+			}
+			if err := k.closeBucketReader(); err != nil {
+				t.Fatal(err)
+			}
+			// Some bucket has two entries, as in TestReadOfFullBucket.
+			if err := k.openBucketReader(1, k.readsKeys()); err != nil {
+				t.Fatal(err)
+			}
+			testRoundTrip(t, k)
+		})
 	}
 }

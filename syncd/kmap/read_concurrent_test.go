@@ -1,18 +1,14 @@
 package kmap
 
 import (
-	"bytes"
-	"context"
 	"errors"
 	"os"
 	"testing"
 	"time"
 
 	"github.com/cilium/ebpf"
-	"golang.org/x/sys/unix"
 
 	"mapsync/internal/poll"
-	"mapsync/syncd/table"
 )
 
 // within runs do in another goroutine and fails the test if it does not return within [poll.Limit].
@@ -32,19 +28,23 @@ func within(t *testing.T, what string, do func()) {
 func TestReadsDoNotWaitForAReader(t *testing.T) {
 	const n = 2000
 	for name, c := range map[string]struct {
-		spec *ebpf.MapSpec
-		opts Options
-		want AccessMethod
+		spec           *ebpf.MapSpec
+		opts           Options
+		want           AccessMethod
+		withoutBuckets bool
 	}{
-		"buckets":  {hashSpec(testKey, testValue, n), Options{}, ByBuckets},
-		"batches":  {hashSpec(testKey, testValue, n), Options{NoProgram: true}, ByBatch},
-		"iterator": {withFlags(hashSpec(testKey, testValue, n), unix.BPF_F_ZERO_SEED), Options{}, iteratorOr(t, ByBatch)},
-		"array":    {&ebpf.MapSpec{Type: ebpf.Array, KeySize: 4, ValueSize: testValue, MaxEntries: n}, Options{}, ByProgram},
+		"buckets":         {hashSpec(testKey, testValue, n), Options{}, ByBuckets, false},
+		"batches":         {hashSpec(testKey, testValue, n), Options{NoProgram: true}, ByBatch, false},
+		"without buckets": {hashSpec(testKey, testValue, n), Options{}, ByBuckets, true},
+		"array":           {&ebpf.MapSpec{Type: ebpf.Array, KeySize: 4, ValueSize: testValue, MaxEntries: n}, Options{}, ByProgram, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			k := openMap(t, newKernelMap(t, c.spec), c.opts)
 			if got := k.AccessMethods().Read; got != c.want {
 				t.Fatalf("access method: got %s, want %s", got, c.want)
+			}
+			if c.withoutBuckets {
+				withoutBuckets(t, k)
 			}
 			put(t, k, 0, n, 1)
 			read := func(during func()) (entries int, err error) {
@@ -75,48 +75,4 @@ func TestReadsDoNotWaitForAReader(t *testing.T) {
 			}
 		})
 	}
-}
-
-// TestStoredDuringPausedScan: a pause of a scan in progress does not stop the search for sums to remove.
-func TestStoredDuringPausedScan(t *testing.T) {
-	const sums, originSize = 100, 4
-	source := openMap(t, newKernelMap(t, hashSpec(testKey-originSize, testValue, sums)), Options{})
-	put(t, source, 0, sums, 1)
-	origin := bytes.Repeat([]byte{7}, originSize)
-	raw := newKernelMap(t, hashSpec(testKey, testValue, sums))
-	for n := range sums {
-		key, value := entry(n, 1, testKey-originSize, testValue)
-		if err := raw.Put(append(key, origin...), value); err != nil {
-			t.Fatal(err)
-		}
-	}
-	k := openMap(t, raw, Options{Drained: &Drained{
-		Source: source, Origin: origin, Calls: func() (uint64, bool) { return 0, true },
-	}})
-	budget := NewScanBudget(1)
-	tab := newTable(t, table.Options{})
-	s, err := NewScanner(tab, k, ScannerOptions{Budget: budget, Now: func() int64 {
-		budget.Pause(time.Now().Add(time.Hour)) // in the middle of the scan
-		return time.Now().UnixNano()
-	}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithCancel(t.Context())
-	ended := make(chan error, 1)
-	go func() { ended <- s.scan(ctx, time.Now()) }()
-	poll.Eventually(t, "the scan has read entries", func() bool { return tab.Stats().Scanned > 0 })
-	defer func() {
-		cancel()
-		if err := <-ended; !errors.Is(err, context.Canceled) {
-			t.Errorf("scan in a pause: got error %v, want %v", err, context.Canceled)
-		}
-	}()
-	within(t, "sums while the scan is paused", func() {
-		stored := 0
-		err := k.Stored(t.Context(), func([]byte) error { stored++; return nil })
-		if err != nil || stored != sums {
-			t.Errorf("sums while the scan is paused: got %d, error %v, want %d", stored, err, sums)
-		}
-	})
 }

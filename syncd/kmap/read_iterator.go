@@ -23,9 +23,6 @@ const (
 // openDumper loads the iterator. It reads only keys if an iterator cannot return the values: see
 // dumpsKeys.
 func (k *Map) openDumper() (err error) {
-	if k.dumpsKeys() && k.lookupProgram == nil {
-		return errors.New("values of this size cannot be looked up by a program")
-	}
 	k.dumper, err = loadObject(k.m, &k.info, nil, objectSpec{
 		program: bpf.AccessProgMapsyncDump, maps: []string{bpf.AccessMapScratch}, keysOnly: k.dumpsKeys(),
 	})

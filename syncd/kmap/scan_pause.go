@@ -38,6 +38,20 @@ func (b *ScanBudget) pause() (until time.Time, changed <-chan struct{}) {
 	return time.Time{}, nil
 }
 
+// await pauses for the work since the last lap of a meter, unless that pause is below the shortest one, and until
+// scans are not paused.
+func (b *ScanBudget) await(ctx context.Context, m *meter) error {
+	delay := b.spend(time.Since(budgetClockStart), m.lap())
+	if delay < minPauseBusy && b.PausedUntil().IsZero() {
+		return ctx.Err()
+	}
+	m.stop() // the pause does not need the thread
+	defer m.start()
+	pause(ctx, delay, nil)
+	b.awaitResumed(ctx)
+	return ctx.Err()
+}
+
 // awaitResumed returns when scans are not paused or ctx is done.
 func (b *ScanBudget) awaitResumed(ctx context.Context) {
 	for until, changed := b.pause(); !until.IsZero() && ctx.Err() == nil; until, changed = b.pause() {
