@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"mapsync/syncd/capture"
 	"mapsync/syncd/kmap"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -38,7 +39,7 @@ func TestUnlistedProgramsAreUnknown(t *testing.T) {
 		{errors.New("describe program 7: too many open files"), "raise LimitNOFILE"},
 	} {
 		var out strings.Builder
-		d := &Daemon{log: slog.New(slog.NewTextHandler(&out, nil))}
+		d := &Daemon{log: slog.New(slog.NewTextHandler(&out, nil)), capture: &capture.Capture{}}
 		m := &replica{daemon: d, name: "ct", log: d.log}
 		d.maps.Store(&[]*replica{m})
 		check := func(err error) {
