@@ -78,6 +78,8 @@ func testCoverage(t *testing.T, h *hookedCapture, typ ebpf.MapType) {
 	check("deletes by bpf(2)", covers.Syscalls, events(table.OpDelete), 4)
 	if typ == ebpf.LRUHash || typ == ebpf.LRUCPUHash {
 		write(300, 300+2*entries)
-		check("evictions", covers.Evictions, events(table.OpEvict), 1)
+		check("evictions by a program", true, events(table.OpEvict), 1)
+		control.do(t, "update", 300+2*entries, 2*entries, 0)
+		check("evictions by bpf(2)", covers.Evictions, events(table.OpEvict), 1)
 	}
 }

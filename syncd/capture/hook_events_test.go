@@ -32,7 +32,7 @@ type hookFixture struct {
 // expect adds the writes to entries 0 to 9 to the expected events. With kprobe, only the keys of bpf(2)
 // calls are reported.
 func (s *hookFixture) expect(op table.Op, context table.Context, version int) {
-	if s.h.attach == capture.AttachKprobe && context == table.ContextSyscall {
+	if s.h.attach == capture.AttachKprobe && context == table.ContextSyscall && op < capture.OpKeys {
 		op = capture.OpKeys + op - table.OpUpdate
 	}
 	if op == capture.OpKeys || op == capture.OpDeletedKeys {
