@@ -225,9 +225,9 @@ func TestEvictionsByControlPlaneAreNoDeletes(t *testing.T) {
 					}
 					return n
 				}
-				c.do("put", 0, entries, 1)
+				c.do("update", 0, entries, 1)
 				poll.Eventually(t, "the peer has the entries", func() bool { return held(m2) == entries })
-				c.do("put", entries, more, 1)
+				c.do("update", entries, more, 1)
 				if n := held(m1); n > entries/2 {
 					t.Fatalf("entries that stay in the full map: got %d, want at most %d", n, entries/2)
 				}
