@@ -19,6 +19,8 @@ const (
 	// bytes. The bytes cost less in hash maps, and as much in per-CPU maps.
 	scanEntryCost = 530
 	scanByteCost  = 0.75
+	// scanCallCost is for each entry that a bpf(2) call of its own looks up.
+	scanCallCost = 2000
 	// scanBucketCost is for each bucket, with the empty ones.
 	scanBucketCost = 5
 )
@@ -90,7 +92,11 @@ func scanWork(info *kmap.Info) time.Duration {
 	if entries < 0 {
 		entries = info.MaxEntries
 	}
-	ns := float64(entries) * (scanEntryCost + scanByteCost*float64(info.KeySize+info.ValueSize))
+	entry := scanEntryCost + scanByteCost*float64(info.KeySize+info.ValueSize)
+	if info.ScannedSingly() {
+		entry += scanCallCost
+	}
+	ns := float64(entries) * entry
 	switch info.Type {
 	case ebpf.Array, ebpf.PerCPUArray: // without buckets: each element is an entry
 		return time.Duration(ns)

@@ -28,12 +28,13 @@ func (k *Map) isEntry(value []byte) bool {
 
 // readElements reads an array by looking all its indexes up.
 func (k *Map) readElements(ctx context.Context, now func() int64, fn ReadFunc) error {
+	var found entries
 	keys := make([]byte, 0, min(lookupSlots, k.info.MaxEntries)*k.layout.keySize)
 	for at := 0; at < k.info.MaxEntries && ctx.Err() == nil; {
 		for keys = keys[:0]; at < k.info.MaxEntries && len(keys) < cap(keys); at++ {
 			keys = binary.NativeEndian.AppendUint32(keys, uint32(at))
 		}
-		if err := k.readValues(keys, now, fn); err != nil {
+		if err := k.readValues(keys, &found, now, fn); err != nil {
 			return err
 		}
 	}

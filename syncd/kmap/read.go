@@ -96,13 +96,12 @@ func (e *entries) add(key, value []byte) {
 func (e *entries) reset() { e.keys, e.values = e.keys[:0], e.values[:0] }
 
 // readValues looks up the values of keys, and calls fn with the entries, at least once. It does not count as a use of
-// an entry.
-func (k *Map) readValues(keys []byte, now func() int64, fn ReadFunc) error {
+// an entry. found is its memory.
+func (k *Map) readValues(keys []byte, found *entries, now func() int64, fn ReadFunc) error {
 	lookup := k.Lookup
 	if k.info.Type == ebpf.LRUCPUHash { // the only LRU map whose values are looked up
 		lookup = k.lookupUnused
 	}
-	var found entries
 	for first := true; first || len(keys) > 0; first = false {
 		n := min(len(keys), lookupSlots*k.layout.keySize)
 		found.reset()

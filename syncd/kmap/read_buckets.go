@@ -24,9 +24,15 @@ const (
 // has that many entries.
 var errBucket = errors.New("a bucket has too many entries, or changes all the time")
 
-// openBucketReader loads the program that reads the map bucket by bucket.
+// openBucketReader loads the program that reads the map bucket by bucket. With keysOnly, the values that it returns
+// are empty.
 func (k *Map) openBucketReader(slots int, keysOnly bool) (err error) {
-	k.bucketReader, err = k.openSharedProgram(nil, objectSpec{
+	info := k.info
+	if keysOnly {
+		info.ValueSize = 0
+	}
+	part := Map{m: k.m, info: info, layout: newLayout(&info)}
+	k.bucketReader, err = part.openSharedProgram(nil, objectSpec{
 		program: bpf.AccessProgMapsyncRead, maps: []string{bpf.AccessMapReadState},
 		slots: min(readEntries, slots), keysOnly: keysOnly,
 	})
@@ -51,8 +57,9 @@ func (k *Map) readBuckets(ctx context.Context, now func() int64, fn ReadFunc) er
 	if !k.readsKeys() {
 		return k.readParts(ctx, now, fn)
 	}
+	var found entries
 	return k.readParts(ctx, func() int64 { return 0 }, func(_ int64, keys, _ []byte) error {
-		return k.readValues(keys, now, fn)
+		return k.readValues(keys, &found, now, fn)
 	})
 }
 

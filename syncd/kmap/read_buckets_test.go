@@ -199,30 +199,28 @@ func testReadOfSparseMap(t *testing.T, spec *ebpf.MapSpec) {
 // has used since they were written, before the others.
 func TestReadIsNoUse(t *testing.T) {
 	const n, used = 4000, 1000
-	for name, spec := range map[string]*ebpf.MapSpec{
-		"lru":           withType(hashSpec(8, 16, n), ebpf.LRUHash),
-		"per-CPU LRU":   perCPUSpec(ebpf.LRUCPUHash, 8, 16, n),
-		"large per-CPU": perCPUSpec(ebpf.LRUCPUHash, 8, largestElem(seqBytes+64), n/8),
-	} {
-		t.Run(name, func(t *testing.T) {
-			n, used := int(spec.MaxEntries), int(spec.MaxEntries)*used/n
-			k := openMap(t, newKernelMap(t, spec), Options{})
+	for _, typ := range []ebpf.MapType{ebpf.LRUHash, ebpf.LRUCPUHash} {
+		t.Run(typ.String(), func(t *testing.T) {
+			k := openMap(t, newKernelMap(t, perCPUSpec(typ, 8, 16, n)), Options{})
 			put(t, k, 0, n, 1)
 			put(t, k, 0, used, 2) // an update is a use
 			before := content(t, k)
-			put(t, k, n, n+n/4, 1)
+			put(t, k, n, n+n/2, 1)
 			after := content(t, k)
 			had, left := 0, 0
 			for i := range used {
 				key, _ := entry(i, 1, 8, 0)
-				if _, ok := before[string(key)]; ok {
+				if before[string(key)] != "" {
 					had++
 				}
-				if _, ok := after[string(key)]; ok {
+				if after[string(key)] != "" {
 					left++
 				}
 			}
-			t.Logf("used entries: %d of %d before, %d after, %d of %d in all", had, used, left, len(after), n)
+			// The kernel keeps its lists for each CPU. A change of the CPU may cost some used entries.
+			if had < used/2 || left < had*95/100 {
+				t.Errorf("used entries: got %d of %d before evictions and %d after them, want at least half, and 95 %% of them", had, used, left)
+			}
 		})
 	}
 }

@@ -51,9 +51,10 @@ func (k *Map) dumpsKeys() bool {
 func (k *Map) readByIterator(ctx context.Context, now func() int64, fn ReadFunc) error {
 	ks, size := k.layout.keySize, k.layout.keySize+k.layout.valueSize
 	if k.dumpsKeys() {
+		var found entries
 		return k.iterate(ctx, func(out []byte) (int, error) {
 			used := len(out) / ks * ks
-			return used, k.readValues(out[:used], now, fn)
+			return used, k.readValues(out[:used], &found, now, fn)
 		})
 	}
 	var read entries

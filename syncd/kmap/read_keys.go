@@ -39,9 +39,7 @@ var withBuckets = []ebpf.MapType{ebpf.Hash, ebpf.LRUHash, ebpf.PerCPUHash, ebpf.
 
 // openKeys prepares a map for readKeys only. The caller closes the bucket reader.
 func openKeys(m *ebpf.Map, info *Info) (*Map, error) {
-	keys := *info
-	keys.ValueSize = 0
-	k := &Map{m: m, info: keys, layout: newLayout(&keys)}
+	k := &Map{m: m, info: *info}
 	return k, k.openBucketReader(readEntries, true)
 }
 
