@@ -21,7 +21,7 @@ type Profile struct {
 	Total float64 `json:"total_us"` // of all CPUs
 	Syncd float64 `json:"syncd_us"` // the active node's process
 	Peer  float64 `json:"peer_us"`  // the other node's process
-	Hooks float64 `json:"hooks_us"` // programs of the active node's process
+	Hooks float64 `json:"hooks_us"` // programs of the active node's process: the hooks, and a little for reads of its map
 	XDP   float64 `json:"xdp_us"`   // programs of the load balancer, with the code of the hooks in the way [WayReports]
 }
 

@@ -65,7 +65,7 @@ func TestReport(t *testing.T) {
 		}
 	}
 	charts, err := filepath.Glob(filepath.Join(out, "*.svg"))
-	if err != nil || len(charts) != strings.Count(string(page), "](")-strings.Count(string(page), ".md)")-strings.Count(string(page), "data.json)") {
+	if err != nil || len(charts) != strings.Count(string(page), "](")-strings.Count(string(page), ".md)")-strings.Count(string(page), ".md#")-strings.Count(string(page), "data.json)") {
 		t.Errorf("charts: got %d, want each figure of the page: %v", len(charts), err)
 	}
 	for file, label := range map[string]string{
