@@ -244,7 +244,14 @@ func (d *Daemon) openNetwork() error {
 	}
 	d.limiter = peers.NewLimiter(grpcLimits(connections), d.remoteLog)
 	d.listener = d.limiter.Listener(d.streamMeter.Listener(inner))
-	d.onClose(func() error { d.grpc.Stop(); return nil })
+	d.onClose(func() error {
+		d.grpc.Stop()
+		// Without Run, the server does not know the listener.
+		if err := inner.Close(); !errors.Is(err, net.ErrClosed) {
+			return err
+		}
+		return nil
+	})
 	keys, err := readGossipKeys(d.config.GossipKeyFile, d.log)
 	if err != nil {
 		return unusable(err)

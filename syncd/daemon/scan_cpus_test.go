@@ -3,6 +3,7 @@ package daemon_test
 import (
 	"fmt"
 	"log/slog"
+	"net"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -55,7 +56,14 @@ func TestCaptureOpensOnScanCPUs(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer d.Close()
+	if err := d.Close(); err != nil {
+		t.Errorf("close: got error %v, want none", err)
+	}
+	l, err := net.Listen("tcp", n.config.GRPCListen)
+	if err != nil {
+		t.Fatalf("the address of a daemon that is closed before it runs: got error %v, want a free one", err)
+	}
+	l.Close()
 	if got != want {
 		t.Errorf("CPUs while the capture opens: got %v, want %v", got, want)
 	}
