@@ -216,8 +216,8 @@ int BPF_PROG(fexit_lookup, struct bpf_map *map, void *key, struct htab_elem *fou
 
 /* Other lookups call one of these: those in LRU_PERCPU_HASH maps, and those at an instruction that
  * serves several maps. These functions call the function above or contain a copy of it. Both hooks
- * have the same number for an entry, and the second one reports nothing, except in maps with per-CPU
- * values and other keys than multiples of 8 bytes. They return the value. */
+ * have the same number for an entry, and the second one reports nothing, except in maps with
+ * per-CPU values and other keys than multiples of 8 bytes. They return the value. */
 #define FEXIT_LOOKUP(name, function, kind, number)                      \
 	SEC("fexit/" function)                                          \
 	int BPF_PROG(name, struct bpf_map *map, void *key, void *value) \

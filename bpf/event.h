@@ -19,8 +19,8 @@
 
 /* Operations and contexts: the values of table.Op and table.Context. An event with OP_KEYS has the
  * keys of entries that bpf(2) may have changed: their number in 8 bytes, then the keys without
- * padding. syncd rereads them. An event with OP_DELETED_KEYS is the same for a call that deletes. An
- * event with OP_LOOKUP has the key of an entry that a program has looked up. */
+ * padding. syncd rereads them. An event with OP_DELETED_KEYS is the same for a call that deletes.
+ * An event with OP_LOOKUP has the key of an entry that a program has looked up. */
 enum op { OP_UPDATE, OP_DELETE, OP_EVICT, OP_KEYS, OP_DELETED_KEYS, OP_LOOKUP };
 enum context { CTX_PACKET, CTX_PROCESS, CTX_SYSCALL, CTX_OWN };
 

@@ -54,8 +54,8 @@ static __always_inline __u64 number_of_cpu_values(const struct watch *w, __u64 v
 	return (values >> 3) * 0x9e3779b97f4a7c15ULL + GENERATION(w);
 }
 
-/* cpu_values returns the address of the values in an element of a map with per-CPU values, whose key
- * is a multiple of 8 bytes. Kernels differ in where other elements have it. */
+/* cpu_values returns the address of the values in an element of a map with per-CPU values, whose
+ * key is a multiple of 8 bytes. Kernels differ in where other elements have it. */
 static __always_inline __u64 cpu_values(const struct watch *w, const struct htab_elem *elem)
 {
 	__u64 values = 0;

@@ -66,7 +66,7 @@ static __always_inline bool in_bpf_write(void)
 	return in_bpf_call(regs, compat) && writes_a_map(call_argument(regs, 0, compat));
 }
 
-/* The programs that run in the current task are in a chain, of which task_struct has the last one. */
+/* The programs that run in a task are in a chain, of which task_struct has the last one. */
 struct bpf_run_ctx {
 } __attribute__((preserve_access_index));
 
