@@ -301,3 +301,47 @@ func TestRemovedEntryIsNotDisplaced(t *testing.T) {
 		})
 	}
 }
+
+// TestDeferredRecordIsDisplaced: a record that waited for the records of the largest group is written by a retry, and
+// then displaced, while it is still queued. It waits for a retry like all displaced records, and its delete leaves no
+// entry.
+func TestDeferredRecordIsDisplaced(t *testing.T) {
+	m := newSmallMap(t, 5, []string{"b", "c"}, nil)
+	m.send(peer, "b", 1, 1000)
+	m.send(other, "c", 3, 1000)
+	m.own(1)
+	m.room, m.entries = 1, map[string]string{"x": ""}
+	m.tab.Update((*Tx).Refill)
+	m.restartWriter()
+	m.tab.Update(func(tx *Tx) {
+		var rec, victim Record
+		var refused []Record
+		tx.NextDirty(m.writer, &rec)
+		m.write(tx, &rec, &refused)
+		if len(refused) != 1 || search(tx, &refused[0], &victim) {
+			t.Fatalf("refused records: got %d, want 1 for which no entry is displaced", len(refused))
+		}
+		tx.RequeueFailed(1)
+		m.room++
+		for tx.NextDirty(m.writer, &rec) && text(rec.Key) != "own0" {
+			m.write(tx, &rec, &refused)
+		}
+		m.write(tx, &rec, &refused)
+		if !search(tx, &refused[len(refused)-1], &victim) || text(victim.Key) != "b0" {
+			t.Fatalf("victim for %s: got %q, want b0", text(rec.Key), text(victim.Key))
+		}
+		delete(m.entries, "b0")
+		tx.Displaced(victim.Ref, 2)
+		m.room++
+	})
+	m.sync()
+	if _, written := m.entries["b0"]; written {
+		t.Error("b0: got a write before its retry, want none")
+	}
+	m.tab.Update(func(tx *Tx) { tx.RequeueFailed(64) })
+	m.sync()
+	m.wantEntries(map[string]int{"a": 1, "b": 1, "c": 0})
+	m.remote(Accepted, 1, peer, 9000, "b0", "-")
+	m.sync()
+	m.wantEntries(map[string]int{"a": 1, "b": 0, "c": 0})
+}

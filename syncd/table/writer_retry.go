@@ -41,11 +41,12 @@ func (tx *Tx) RequeueFailed(limit int) int {
 
 // nextFailed returns the next record of withVictim or deferred whose write is still failed, or 0 if there is none.
 // Like a retry, it stays marked as failed until it is written. It also stays in the queue failures, and may be in
-// retries, so that a burst may have it twice.
+// retries, so that a burst may have it twice. A record that was written since and then displaced waits for
+// RequeueFailed like all displaced records.
 func (t *Table) nextFailed(q *fifo[uint32]) uint32 {
 	for q.len() > 0 {
 		s := q.pop()
-		if m := t.meta(s); m.is(flagFailed) {
+		if m := t.meta(s); m.flags&displaced&^flagDirty == flagFailed {
 			t.markNotHeld(m) // the writer may stop before the write
 			return s
 		}
