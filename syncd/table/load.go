@@ -38,6 +38,7 @@ func (l *loading) deletedDuringLoad(key []byte) (deleted int64, uncertain bool) 
 // From then on the table stores deletes of keys without a record, so that Load does not restore such a key.
 func (tx *Tx) BeginLoad() {
 	tx.t.loading, tx.t.unscanned = &loading{deleted: make(map[string]int64)}, true
+	tx.t.replaced.begin()
 }
 
 // EndLoad ends a load. The caller calls it after the last Load, and AdvanceClock before it.
@@ -119,6 +120,7 @@ func (tx *Tx) Adopt(limit int) (more bool) {
 	for range limit {
 		s := t.meta(unversioned).next
 		if s == unversioned {
+			t.replaced.end()
 			return false
 		}
 		if !t.meta(s).live() {
@@ -127,7 +129,11 @@ func (tx *Tx) Adopt(limit int) (more bool) {
 		}
 		t.stamp(s, AdoptedVersion, selfID)
 	}
-	return t.stats.Unversioned > 0
+	if t.stats.Unversioned > 0 {
+		return true
+	}
+	t.replaced.end()
+	return false
 }
 
 // Unversioned returns the number of records that Adopt has not adopted yet.

@@ -75,6 +75,8 @@ func TestMemoryBytesIsTheSum(t *testing.T) {
 	tab.settling.pauses[0] = queueWithSpare[settlingKey](0)
 	tab.unknownRereads.push(pad("k", keySize))
 	tab.recent.slots = make([]uint32, 5)
+	tab.replaced.begin()
+	tab.replaced.note(pad("k", keySize), nil)
 	defer func() { // the checks that newRig makes at the end
 		tab.evicted, tab.failures, tab.unknownRereads, tab.recent.slots = fifo[timedSlot]{}, fifo[uint32]{}, keyQueue{}, nil
 	}()
@@ -82,7 +84,7 @@ func TestMemoryBytesIsTheSum(t *testing.T) {
 	for part, n := range map[string]uint64{
 		"records": tab.slabBytes(), "index": tab.index.bytes, "owners": tab.owners.bytes(), "digests": tab.digester.bytes(),
 		"log": tab.log.bytes(), "early deletes": tab.earlyDeletes.bytes(), "unknown rereads": tab.unknownRereads.bytes(), "settling": tab.settling.bytes(),
-		"recent slots": 5 * 4, "tombs": tab.tombs.bytes(16), "new tombs": tab.newTombs.bytes(16), "evicted": tab.evicted.bytes(16), "released": tab.released.bytes(4),
+		"replaced loads": keySize + replacedLoadBytes, "recent slots": 5 * 4, "tombs": tab.tombs.bytes(16), "new tombs": tab.newTombs.bytes(16), "evicted": tab.evicted.bytes(16), "released": tab.released.bytes(4),
 		"rereads": tab.rereads.bytes(4), "failures": tab.failures.bytes(4), "retries": tab.retries.bytes(4),
 		"withVictim": tab.withVictim.bytes(4), "deferred": tab.deferred.bytes(4),
 	} {

@@ -176,6 +176,7 @@ func (t *Table) change(c *Change, s uint32) Outcome {
 // enter makes a change the record's content, with version v and this incarnation as the owner.
 func (t *Table) enter(c *Change, s uint32, v Version) {
 	b := t.observe(c, s)
+	t.replaced.forget(c.Key)
 	m := t.meta(s)
 	revived := (!m.live() || m.is(flagEvicted)) && c.Op == OpUpdate
 	if m.noteEvidence(c); revived {

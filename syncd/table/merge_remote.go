@@ -57,6 +57,7 @@ func (t *Table) remote(d *Delta, now int64, opt RemoteOptions) Outcome {
 			s = 0 // admits expired an evicted record and forgot this tombstone for it
 		}
 	}
+	t.noteReplacedLoad(d, s)
 	if s == 0 {
 		if s = t.create(h, d.Key); s == 0 {
 			return Refused

@@ -20,8 +20,10 @@ func (t *Table) mergeOwn(d *Delta, h, s uint32, now int64) (o Outcome, done bool
 		if !current && !t.opt.SameMap {
 			return 0, false
 		}
-	} else if m := t.meta(s); !t.isNewer(d, m) || (!current && !t.hasLocalContent(m)) {
+	} else if m := t.meta(s); !t.isNewer(d, m) {
 		return 0, false
+	} else if !current && !t.hasLocalContent(m) {
+		return Accepted, t.restoreReplacedLoad(d, s, now)
 	}
 	if current {
 		t.stats.RemoteConflictOwn++
@@ -64,6 +66,7 @@ func (t *Table) mergeAbsentOwn(d *Delta, h uint32, now int64) Outcome {
 		return Accepted
 	}
 	t.makeTombstone(s, now)
+	t.replaced.note(d.Key, nil)
 	if d.Delete {
 		t.stampDelta(s, d, now)
 	} else {

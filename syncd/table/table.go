@@ -234,6 +234,8 @@ type Table struct {
 	bases map[uint32]*base
 	// loading is set between BeginLoad and EndLoad, else nil.
 	loading *loading
+	// replaced has the content of the local map that records of other nodes have replaced during the initial sync.
+	replaced replacedLoads
 	// unscanned is true from BeginLoad or Refill until the end of the next scan. A read of the map may skip
 	// a key, so the map may still have keys that the table lacks.
 	unscanned bool
