@@ -213,13 +213,7 @@ func TestEvictionsByControlPlaneAreNoDeletes(t *testing.T) {
 				m2 := pinnedAs(t, two, &spec)
 				n1, n2 := newNode(t, 1, "ct="+one), newNode(t, 2, "ct="+two)
 				n1.attach = offer.Attach
-				// With fexit, hooks report these evictions. A scan that finds an entry gone before its event arrives takes the
-				// eviction for a delete: see docs/guarantees.md.
-				scanned := offer.Attach != capture.AttachFexit
-				n1.config.ScanInterval = time.Hour
-				if scanned {
-					n1.config.ScanInterval = 50 * time.Millisecond
-				}
+				n1.config.ScanInterval = 50 * time.Millisecond
 				startPair(t, n1, n2)
 				c := startControlPlane(t, one)
 				held := func(m *ebpf.Map) (n int) {
@@ -239,7 +233,7 @@ func TestEvictionsByControlPlaneAreNoDeletes(t *testing.T) {
 				}
 				scans := func() uint64 { return n1.status().Maps[0].Scan.Scans }
 				last := scans()
-				poll.Eventually(t, "three more scans", func() bool { return !scanned || scans() > last+3 })
+				poll.Eventually(t, "three more scans", func() bool { return scans() > last+3 })
 				poll.Stays(t, time.Second, "the peer keeps the entries", func() bool { return held(m2) == entries })
 			})
 		}

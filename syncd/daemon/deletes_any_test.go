@@ -66,7 +66,7 @@ func TestDeletesAny(t *testing.T) {
 	}
 }
 
-// TestDeletesAnyRefusesLRUMaps: an eviction whose event is lost would delete an entry on all nodes.
+// TestDeletesAnyRefusesLRUMaps: a scan cannot distinguish an eviction from a delete.
 func TestDeletesAnyRefusesLRUMaps(t *testing.T) {
 	pin := filepath.Join(pinDir(t), "rules")
 	pinnedAs(t, pin, &ebpf.MapSpec{Name: "rules", Type: ebpf.LRUHash, KeySize: 8, ValueSize: 8, MaxEntries: 100})

@@ -124,3 +124,8 @@ func CoverMaps(ctx context.Context, infos []kmap.Info, o *capture.ProbeResult, c
 	}
 	return list, nil
 }
+
+// isLRU reports whether the kernel evicts entries of a map.
+func isLRU(info *kmap.Info) bool {
+	return info.Type == ebpf.LRUHash || info.Type == ebpf.LRUCPUHash
+}

@@ -3,6 +3,7 @@ package daemon
 import (
 	"time"
 
+	"mapsync/syncd/capture"
 	"mapsync/syncd/config"
 	"mapsync/syncd/kmap"
 	"mapsync/syncd/table"
@@ -35,9 +36,10 @@ func scanCPUs(c *config.Config) (*unix.CPUSet, error) {
 
 func (m *replica) newScanner(a *attachment, t *table.Table) (*kmap.Scanner, error) {
 	d, info := m.daemon, a.m.Info()
-	if d.evictionsUnseen(&info) && !d.config.EvictionDeletes {
-		m.log.Warn("not all evictions of map are captured",
-			"hint", "set attach: auto on a kernel with fexit; otherwise undetected deletes of own entries count as evictions")
+	c := capture.Covers(d.capture.Attached(), d.capture.Missing(), info.Type)
+	if isLRU(&info) && !(c.Programs && c.Syscalls) && !d.config.EvictionDeletes {
+		m.log.Warn("not all deletes from LRU map are captured",
+			"hint", "set attach: auto; otherwise undetected deletes count as evictions, and peers keep the entries for evicted-ttl")
 	}
 	o := scanIntervals(&d.config, m.name, &info)
 	o.MayExtend, o.Budget, o.Now, o.Logger = d.mayExtendScans, d.scanBudget, d.clock.now, m.log

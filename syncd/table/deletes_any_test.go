@@ -81,7 +81,7 @@ func TestDeletesAnyDuringStart(t *testing.T) {
 
 // TestDeletesAnyOfEvictedEntry: in an LRU map without hooks on evictions, an absent entry counts as evicted.
 func TestDeletesAnyOfEvictedEntry(t *testing.T) {
-	r := newRig(t, deletesAny, lru(8, 8), func(o *Options) { o.EvictionsUnseen = true })
+	r := newRig(t, deletesAny, lru(8, 8), func(o *Options) { o.LRU = true })
 	r.remote(Accepted, second, peer, 10, "k", "v")
 	r.write()
 	r.local(Stale, second, "delete k - reread 0")

@@ -45,23 +45,15 @@ func TestUpdateAtEvictionTime(t *testing.T) {
 }
 
 // TestDeleteAfterLateUpdate: a reread finds that a key is not in the map, before the events of an update and
-// a delete arrive. The delete is not older than the update. Without events of evictions, the record would
-// otherwise stay as an evicted one.
+// a delete arrive. The delete is not older than the update. The record would otherwise stay as an evicted one.
 func TestDeleteAfterLateUpdate(t *testing.T) {
-	for name, options := range map[string]func(*Options){"seen": lru(8, 8), "unseen": func(o *Options) {
-		lru(8, 8)(o)
-		o.EvictionsUnseen = true
-	}} {
-		t.Run(name, func(t *testing.T) {
-			r := newRig(t, options)
-			r.local(Accepted, second, "update k v packet 0")
-			r.local(Ignored, 2*second, "evict k - packet 0")
-			r.local(Unchanged, 9*second, "delete k - reread 0")
-			r.local(Accepted, 5*second, "update k w packet 0")
-			r.local(Accepted, 5*second+1, "delete k - packet 0")
-			r.want("k", "- v5000000001 a100")
-		})
-	}
+	r := newRig(t, lru(8, 8))
+	r.local(Accepted, second, "update k v packet 0")
+	r.local(Ignored, 2*second, "evict k - packet 0")
+	r.local(Unchanged, 9*second, "delete k - reread 0")
+	r.local(Accepted, 5*second, "update k w packet 0")
+	r.local(Accepted, 5*second+1, "delete k - packet 0")
+	r.want("k", "- v5000000001 a100")
 }
 
 // TestExpiryMovesToTheTail: peers that have read the record also read its expiry.
@@ -167,7 +159,7 @@ func TestDeletedUnversionedKeyReturns(t *testing.T) {
 
 // TestUnseenEviction: a record whose key a reread does not find counts as evicted, and expires.
 func TestUnseenEviction(t *testing.T) {
-	r := newRig(t, lru(8, 8), func(o *Options) { o.EvictionsUnseen = true })
+	r := newRig(t, lru(8, 8), func(o *Options) { o.LRU = true })
 	r.local(Accepted, second, "update k v packet 0")
 	r.tab.Update(func(tx *Tx) { tx.RequestReread(pad("k", keySize)) })
 	r.wantRereads("k")
@@ -183,7 +175,7 @@ func TestUnseenEviction(t *testing.T) {
 // TestDeleteByCallIsNoEviction: without hooks on evictions, an absent key was deleted if a call of bpf(2) has reported
 // its delete, and evicted otherwise.
 func TestDeleteByCallIsNoEviction(t *testing.T) {
-	r := newRig(t, lru(8, 8), func(o *Options) { o.EvictionsUnseen = true })
+	r := newRig(t, lru(8, 8), func(o *Options) { o.LRU = true })
 	deleted := func(key string) {
 		r.tab.Update(func(tx *Tx) { tx.RequestRereadOfDelete(pad(key, keySize)) })
 		r.wantRereads(key)

@@ -63,11 +63,10 @@ func TestEvictionDeletes(t *testing.T) {
 	r.want("p", "v v1000 b100")
 }
 
-// With Options.EvictionsUnseen no hook reports evictions. If an LRU map does not hold the key of a
-// peer, the table does not restore it until the peer changes it. A restored entry would evict another
-// entry.
+// If an LRU map does not hold the key of a peer, the table does not restore it until the peer changes it. A restored
+// entry would evict another entry.
 func TestUnseenEvictionsAreNotRestored(t *testing.T) {
-	r := newRig(t, func(o *Options) { o.EvictionsUnseen = true })
+	r := newRig(t, func(o *Options) { o.LRU = true })
 	r.remote(Accepted, 1000, peer, 1000, "k", "v")
 	r.write()
 	r.local(Stale, 2*second, "delete k - reread 0") // the read may be older than the write

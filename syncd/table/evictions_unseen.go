@@ -1,13 +1,13 @@
 package table
 
-// mayBeEvicted reports whether a delete counts as an eviction. A reread cannot distinguish them, unless a call
-// of bpf(2) has deleted the key. If hooks report evictions, an eviction whose event is lost counts as a delete.
+// mayBeEvicted reports whether a delete counts as an eviction. A reread of an LRU map cannot distinguish them, unless a
+// call of bpf(2) has deleted the key. The event of an eviction may be lost, may arrive after the reread, or no hook reports it.
 func (t *Table) mayBeEvicted(c *Change, m *meta) bool {
-	return c.Context == ContextReread && t.opt.EvictionsUnseen && !m.is(flagCallDeleted)
+	return c.Context == ContextReread && t.opt.LRU && !m.is(flagCallDeleted)
 }
 
-// evictUnseen enters a reread that did not find a key, in an LRU map whose evictions no hook reports. The
-// entry counts as evicted: restoring it would evict another one.
+// evictUnseen enters a reread that did not find a key, in an LRU map. The entry counts as evicted, until the event of
+// a delete arrives: restoring it would evict another one.
 func (t *Table) evictUnseen(c *Change, s uint32) Outcome {
 	if t.predates(c, s) {
 		t.requestReread(s)

@@ -1,12 +1,12 @@
 package table
 
 // SetMap sets the options that depend on the kernel map: MaxEntries, MaxLive, MaxEvicted, MaxTombstones,
-// LRU, EvictionsUnseen and Timers. It ignores the other fields of o. The caller calls it before Refill if another
+// LRU and Timers. It ignores the other fields of o. The caller calls it before Refill if another
 // kernel map of the same layout replaces the former one. Records above a lower limit stay.
 func (tx *Tx) SetMap(o Options) {
 	o.setDefaults()
 	opt := &tx.t.opt
 	opt.MaxEntries, opt.MaxLive, opt.MaxEvicted, opt.MaxTombstones = o.MaxEntries, o.MaxLive, o.MaxEvicted, o.MaxTombstones
-	opt.LRU, opt.EvictionsUnseen, opt.Timers = o.LRU, o.EvictionsUnseen, o.Timers
+	opt.LRU, opt.Timers = o.LRU, o.Timers
 	tx.t.admitted = 0 // counted under the former limit
 }

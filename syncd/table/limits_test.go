@@ -12,11 +12,11 @@ func TestLimitsOfAReplacedMap(t *testing.T) {
 		t.Errorf("records of a peer: got %d accepted, want at most 100", n)
 	}
 	r.tab.Update(func(tx *Tx) {
-		tx.SetMap(Options{MaxEntries: 500_000, MaxLive: 1_000_000, LRU: true, EvictionsUnseen: true})
+		tx.SetMap(Options{MaxEntries: 500_000, MaxLive: 1_000_000, LRU: true})
 		tx.Refill()
 	})
-	if o := r.tab.opt; o.MaxEvicted != 500_000 || o.MaxTombstones != 1_000_000 || !o.LRU || !o.EvictionsUnseen {
-		t.Errorf("options of the larger map: got %+v, want room for 500000 evicted entries and 1000000 tombstones, LRU, evictions unseen",
+	if o := r.tab.opt; o.MaxEvicted != 500_000 || o.MaxTombstones != 1_000_000 || !o.LRU {
+		t.Errorf("options of the larger map: got %+v, want room for 500000 evicted entries and 1000000 tombstones, LRU",
 			o)
 	}
 	if n := r.flood(peer, "B", 1000); n != 1000 {
@@ -26,8 +26,8 @@ func TestLimitsOfAReplacedMap(t *testing.T) {
 	if n := r.flood(peer, "c", 1000); n != 0 {
 		t.Errorf("records of a peer for the former map: got %d accepted, want 0", n)
 	}
-	if o := r.tab.opt; o.MaxEvicted != 50 || o.MaxTombstones != DefaultMaxTombstones || o.LRU || o.EvictionsUnseen {
-		t.Errorf("options of the former map: got %+v, want room for 50 evicted entries and %d tombstones, no LRU, no evictions unseen",
+	if o := r.tab.opt; o.MaxEvicted != 50 || o.MaxTombstones != DefaultMaxTombstones || o.LRU {
+		t.Errorf("options of the former map: got %+v, want room for 50 evicted entries and %d tombstones, no LRU",
 			o, DefaultMaxTombstones)
 	}
 }

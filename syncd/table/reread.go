@@ -17,8 +17,8 @@ func (tx *Tx) RequestReread(key []byte) {
 }
 
 // RequestRereadOfDelete is RequestReread for an event that reports a delete by bpf(2), without its order with
-// other changes. If the reread does not find the key, it was deleted: it does not count as evicted, even with
-// Options.EvictionsUnseen.
+// other changes. If the reread does not find the key, it was deleted: it does not count as evicted, even in an
+// LRU map.
 func (tx *Tx) RequestRereadOfDelete(key []byte) {
 	tx.RequestReread(key)
 	if len(key) != tx.t.opt.KeySize {

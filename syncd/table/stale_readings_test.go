@@ -97,7 +97,7 @@ func TestReadingFromBeforeAnEviction(t *testing.T) {
 // A scan has read the key, and a reread does not find it, before the event of the delete arrives. The key
 // counts as evicted until then.
 func TestReadingFromBeforeAnUnseenEviction(t *testing.T) {
-	r := newRig(t, func(o *Options) { o.EvictionsUnseen = true })
+	r := newRig(t, func(o *Options) { o.LRU = true })
 	r.local(Accepted, 1, "update k v packet 0")
 	scan := r.read(second)
 	r.read(second+20*timestampMargin).found(Ignored, "k", "-")

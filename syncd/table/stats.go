@@ -37,7 +37,7 @@ type Stats struct {
 	// LocalOwn counts events of syncd's own writes.
 	LocalOwn uint64
 	// Evictions counts LRU evictions, whether or not they count as deletes. A reread that finds no entry
-	// counts here too if Options.EvictionsUnseen is set.
+	// counts here too if Options.LRU is set.
 	Evictions uint64
 	// EvictionsExpired counts records that this node expired after an eviction.
 	EvictionsExpired uint64

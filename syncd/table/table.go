@@ -85,8 +85,8 @@ type Options struct {
 	// MaxLive is the highest number of live records up to which records of peers enter. Zero: no limit. See
 	// record_limit.go.
 	MaxLive int
-	// LRU is true if the kernel map evicts entries. A key of this node that is not in the map when syncd
-	// starts then counts as evicted, not as deleted, unless EvictionDeletes is set.
+	// LRU is true if the kernel map evicts entries. A key that a reread does not find then counts as evicted, not as
+	// deleted. So does a key of this node that is not in the map when syncd starts, unless EvictionDeletes is set.
 	LRU bool
 	// EvictedTTL is the lifetime of a record of this node after the kernel evicted its entry. Zero means
 	// DefaultEvictedTTL.
@@ -107,9 +107,6 @@ type Options struct {
 	Timers []Range
 	// Counter observes the values of local changes. Nil: nothing does.
 	Counter Counter
-	// EvictionsUnseen is true if no hook reports evictions by the kernel. An entry of another node that is
-	// not in the map may have been evicted then, and syncd does not restore it.
-	EvictionsUnseen bool
 }
 
 // setDefaults replaces zero values with their defaults.

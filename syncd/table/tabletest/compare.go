@@ -151,7 +151,7 @@ func (n *Node) checkMap() (err error) {
 				if c.Owner == d.self {
 					missing = n.world.name(k)
 				}
-			case c.Live() && !e.live && (e.evicted || n.opt.EvictionsUnseen) && (n.countsAsEvicted(k) || !n.world.scans):
+			case c.Live() && !e.live && (e.evicted || n.lru) && (n.countsAsEvicted(k) || !n.world.scans):
 			case !c.Live() && e.live && n.released(k):
 			case c.Live() != e.live:
 				err = fmt.Errorf("%s: key %s is %v in the table and %v in the map", n.Name, n.world.name(k), c, e.live)

@@ -120,13 +120,13 @@ func (r *simulation) configureNodes() {
 	}
 	early := r.scans && r.coin()
 	lru, small := !r.blind && r.coin(), r.chance(0.3)
-	o.EvictionsUnseen = lru && small && r.chance(0.3)
+	unseen := r.coin()
 	for _, n := range r.Nodes {
 		n.opt, n.burst, n.forgetAcknowledged = o, 1+r.rand.IntN(8), early
 		n.Map.entries = make([]entry, len(r.keys))
 		// Only some nodes have a small map.
 		if small && r.coin() {
-			n.room, n.lru = 1+r.rand.IntN(len(r.keys)+1), lru
+			n.room, n.lru, n.evictionsUnseen = 1+r.rand.IntN(len(r.keys)+1), lru, unseen
 		}
 		r.setClock(n)
 	}
@@ -136,7 +136,7 @@ func (r *simulation) configureNodes() {
 func (r *simulation) configureDeletes() {
 	r.config.expiry = true
 	for _, n := range r.Nodes {
-		n.opt.DeletesAny, n.opt.EvictionsUnseen, n.lru = true, false, false
+		n.opt.DeletesAny, n.lru = true, false
 	}
 }
 

@@ -1,6 +1,10 @@
 package tabletest
 
-import "mapsync/syncd/table"
+import (
+	"slices"
+
+	"mapsync/syncd/table"
+)
 
 // Deletes of another node's keys that replicate: see table.Options.DeletesAny. The model has the outcome of
 // such a delete if its event shows that it came after the last write of the key's home.
@@ -66,7 +70,8 @@ func (m *Model) homeHasDelete(key int) bool {
 }
 
 // Stopping records that a daemon is about to end. If its node wrote a key after another node's delete, and the daemon has
-// not received that write, the next daemon cannot detect that the delete was in the map before the write.
+// not received that write, or a node has not received its record, the next daemon cannot detect that the delete was in
+// the map before the write.
 func (m *Model) Stopping(n *Node) {
 	for i := range m.keys {
 		k := &m.keys[i]
@@ -75,10 +80,22 @@ func (m *Model) Stopping(n *Node) {
 		}
 		if n.Daemon.wasOffered {
 			c := n.Daemon.Content(i)
-			k.rewritten = !c.Live() && (!c.Known || c.Owner.Node != n.Daemon.self.Node)
+			k.rewritten = m.isDeletedElsewhere(i) || (!c.Live() && (!c.Known || c.Owner.Node != n.Daemon.self.Node))
 		}
 		k.contested = k.contested || (k.rewritten && !k.gone)
 	}
+}
+
+// isDeletedElsewhere reports whether a node has a delete of a key by a node other than its home.
+func (m *Model) isDeletedElsewhere(key int) bool {
+	home := m.world.Nodes[m.keys[key].home]
+	return slices.ContainsFunc(m.world.Nodes, func(n *Node) bool {
+		if n == home || n.Daemon == nil || !n.Daemon.wasOffered {
+			return false
+		}
+		c := n.Daemon.Content(key)
+		return c.Dead && c.Owner.Node != home.Name
+	})
 }
 
 // deletesLost records that the daemon of a node has ended, or has forgotten tombstones. Deletes of other nodes'

@@ -97,13 +97,13 @@ func (w *exploreWorld) startNodes() {
 	for i := range w.Nodes {
 		i = (i + conf.bare) % conf.nodes // the node without the map starts first
 		n := w.Nodes[i]
-		n.opt = table.Options{TombstoneTTL: 1000 * time.Hour, EvictionsUnseen: conf.unseen, DeletesAny: conf.any}
+		n.opt = table.Options{TombstoneTTL: 1000 * time.Hour, DeletesAny: conf.any}
 		if conf.evict && (conf.crash || conf.start) {
 			// After a restart, deletes also count as evictions. The records expire before the check.
 			n.opt.EvictedTTL = 5 * time.Second
 		}
 		n.Offset = int64(i) * conf.ahead
-		n.hidden, n.lru = conf.bare > 0 && i == conf.bare, conf.evict
+		n.hidden, n.lru, n.evictionsUnseen = conf.bare > 0 && i == conf.bare, conf.evict, conf.unseen
 		n.Start()
 		w.Now += 2
 	}

@@ -134,7 +134,7 @@ func (m *Model) wrote(n *Node, key int, v Value, gone, reported bool) {
 		k.raceOpen = k.evicted && (!reported || n.Daemon.awaits(key) > 1 || m.closeToEviction(k))
 		k.evicted = k.raceOpen
 		// If a reread has to decide, it cannot distinguish the delete from an eviction.
-		if gone && n.opt.EvictionsUnseen && (!reported || k.closeToLast || m.closeToRead(k) || (n.Daemon != nil && n.Daemon.awaits(key) > 1)) {
+		if gone && n.lru && (!reported || k.closeToLast || m.closeToRead(k) || (n.Daemon != nil && n.Daemon.awaits(key) > 1)) {
 			k.raceOpen, k.evicted = true, true
 		}
 	case n.opt.DeletesAny:
@@ -233,9 +233,9 @@ func (m *Model) dropped(n *Node, key int) {
 	k.contested = k.contested || k.deletedBy == n.ID+1
 	if k.home == n.ID {
 		k.unreported = true
-		// The key may have been evicted before, and may still count as evicted. If no hook reports
-		// evictions, a delete without an event counts as one.
-		if n.lru || n.opt.EvictionsUnseen {
+		// The key may have been evicted before, and may still count as evicted. A delete without an event counts
+		// as an eviction.
+		if n.lru {
 			k.raceOpen, k.evicted = true, true
 		}
 	}

@@ -68,6 +68,7 @@ type Node struct {
 	opt                table.Options // of its tables, without sizes and identity
 	room               int           // maximum number of entries of its maps; 0: unlimited
 	lru                bool          // its maps evict entries
+	evictionsUnseen    bool          // no hook reports them
 	forgetAcknowledged bool          // its table forgets acknowledged tombstones
 	burst              int           // maximum number of records that the writer takes at a time
 
@@ -231,7 +232,7 @@ func (n *Node) evict(key int, cpu uint16, ctx table.Context, seen bool, jitter i
 	if n.world.Model != nil {
 		n.world.Model.evicted(n, victim)
 	}
-	if seen && !n.opt.EvictionsUnseen {
+	if seen && !n.evictionsUnseen {
 		n.emit(event{key: victim, cpu: cpu, op: table.OpEvict, ctx: ctx}, jitter)
 	}
 }
