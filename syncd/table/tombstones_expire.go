@@ -75,7 +75,7 @@ func (t *Table) expireDue(q timedSlot, old, now int64, kept flags) bool {
 	case m.is(flagReleased & kept):
 		t.tombs.push(timedSlot{now, q.slot})
 		return false
-	case m.is(kept), m.seen > old && (m.seen > now-int64(t.opt.TombstoneGrace) || m.is(open)):
+	case m.is(kept), m.seen > old && (m.seq > t.acked || m.seen > now-int64(t.opt.TombstoneGrace) || m.is(open)):
 		t.tombs.push(timedSlot{max(m.seen, old+1), q.slot})
 		return false
 	case m.seen > old:

@@ -48,6 +48,25 @@ func TestExpireInChunks(t *testing.T) {
 	r.wantOrder("k")
 }
 
+// TestRereadExtendsLifetime: a reread shows that a deleted key is absent. The lifetime of the tombstone then begins again. Above the
+// acknowledged position it does not end before.
+func TestRereadExtendsLifetime(t *testing.T) {
+	r := newRig(t, shortLived, func(o *Options) { o.TombstoneGrace = time.Millisecond })
+	r.local(Accepted, 1*second, "update k v packet 0")
+	r.local(Accepted, 2*second, "delete k - packet 0")
+	r.tab.Update(func(tx *Tx) { tx.RequestReread(pad("k", keySize)) })
+	r.expire(9*second/4, 9) // the tombstone stays in its slot, because the reread is pending
+	r.wantRereads("k")
+	r.local(Unchanged, 5*second/2, "delete k - reread 0")
+	r.expire(7*second/2-1, 9)
+	r.want("k", "- v2000000000 a100")
+	r.expire(7*second/2, 9)
+	r.want("k", "unknown")
+	if st := r.tab.Stats(); st.Expired != 1 || st.Acknowledged != 0 {
+		t.Errorf("stats: got %+v, want Expired 1, Acknowledged 0", st)
+	}
+}
+
 func TestExpireKeepsRecreatedKeys(t *testing.T) {
 	r := newRig(t, shortLived)
 	r.local(Accepted, 1*second, "update k v packet 0")
