@@ -37,7 +37,7 @@ func scanCPUs(c *config.Config) (*unix.CPUSet, error) {
 func (m *replica) newScanner(a *attachment, t *table.Table) (*kmap.Scanner, error) {
 	d, info := m.daemon, a.m.Info()
 	c := capture.Covers(d.capture.Attached(), d.capture.Missing(), info.Type)
-	if isLRU(&info) && !(c.Programs && c.Syscalls) && !d.config.EvictionDeletes {
+	if isLRU(&info) && (!c.Programs || !c.Syscalls) && !d.config.EvictionDeletes {
 		m.log.Warn("not all deletes from LRU map are captured",
 			"hint", "set attach: auto; otherwise undetected deletes count as evictions, and peers keep the entries for evicted-ttl")
 	}

@@ -52,7 +52,7 @@ func (t *Table) noteReplacedLoad(d *Delta, s uint32) {
 	switch {
 	case t.replaced.of == nil || t.ours(d.Owner):
 	case s == 0:
-		// In another map, or in an LRU map, an absence is no delete.
+		// A key that is absent from a new map, or from an LRU map, need not be deleted.
 		if t.opt.SameMap && (!t.opt.LRU || t.opt.EvictionDeletes) && t.loading == nil {
 			t.replaced.note(d.Key, nil)
 		}
