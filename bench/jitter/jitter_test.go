@@ -2,8 +2,11 @@ package main
 
 import (
 	"io"
+	"os"
 	"testing"
 	"time"
+
+	"mapsync/internal/tool"
 
 	"github.com/cilium/ebpf/rlimit"
 )
@@ -29,6 +32,21 @@ func TestCallsOfSyncdAreMeasured(t *testing.T) {
 	// A call reads at most a limited number of buckets, so that a large map needs many of them.
 	if many.runs < 2*few.runs {
 		t.Errorf("calls for 100,000 entries: got %d in a second, and %d for 1,000 entries in 300 ms: want many more", many.runs, few.runs)
+	}
+}
+
+// TestTimerOfServicesIsMeasured creates services of IPVS, and measures the timer on kernels that have it.
+func TestTimerOfServicesIsMeasured(t *testing.T) {
+	if os.Getenv("MAPSYNC_KERNEL") == "" {
+		t.Skip("services of IPVS are created only in a virtual machine")
+	}
+	m, err := measureTimer(t.Context(), 1000, 5*time.Second) // the timer runs every two seconds
+	if err != nil {
+		t.Fatal(err)
+	}
+	kernel := tool.KernelVersion()
+	if measured := m.runs > 0 && m.longest > 0; measured == lacksTimer(kernel) {
+		t.Errorf("%s on kernel %s: got %d runs, the longest %s, want some: %v", m.name, kernel, m.runs, m.longest, !lacksTimer(kernel))
 	}
 }
 
