@@ -13,6 +13,10 @@ func (t *Table) restoreDeleted(c *Change, s uint32) Outcome {
 		t.requestReread(s)
 		return Stale
 	}
+	if m := t.meta(s); c.Context == ContextReread && !m.is(flagReread) {
+		m.flags &^= flagDeleteSeen
+	}
+	t.replaced.change(c.Key, nil)
 	t.markDirty(s)
 	t.moveTail(s)
 	return Restored

@@ -100,7 +100,6 @@ func (t *Table) expireRecord(s uint32, now int64) {
 // remoteExpired merges the expiry of a record by its owner, or by the fallback sender of an owner that has
 // left. It does not modify a newer record, such as one that this node's data plane has used since.
 func (t *Table) remoteExpired(d *Delta, h, s uint32, now int64) Outcome {
-	t.noteReplacedLoad(d, s)
 	if s == 0 {
 		if s = t.create(h, d.Key); s == 0 {
 			return Refused
@@ -114,6 +113,7 @@ func (t *Table) remoteExpired(d *Delta, h, s uint32, now int64) Outcome {
 	if !t.isNewer(d, m) {
 		return Stale
 	}
+	t.noteReplacedLoad(d, s)
 	live := m.live()
 	t.removeFromDigest(s)
 	t.makeTombstone(s, now)

@@ -7,12 +7,15 @@ const loadDeletes = 1 << 16
 // loading has the keys without a record that were deleted while the initial content was being read. The
 // reader may have read such a key before its delete. The lock of the table protects it.
 type loading struct {
-	// deleted has the wall clock in nanoseconds of each delete by the data plane, and 0 for other deletes.
-	// It has at most loadDeletes keys.
+	// deleted has the wall clock in nanoseconds of each delete by the data plane, deletedByCall for deletes by bpf(2), and 0 for
+	// other deletes. It has at most loadDeletes keys.
 	deleted map[string]int64
 	// overflow is true if a delete did not fit into deleted.
 	overflow bool
 }
+
+// deletedByCall is the element of loading.deleted for a delete by bpf(2).
+const deletedByCall = -1
 
 // noteDelete stores a delete of a key without a record.
 func (l *loading) noteDelete(c *Change) {
@@ -21,13 +24,18 @@ func (l *loading) noteDelete(c *Change) {
 		return
 	}
 	at := int64(0)
-	if c.Context < ContextSyscall {
+	switch {
+	case c.Context < ContextSyscall:
 		at = c.Time
+	case c.Context == ContextSyscall:
+		at = deletedByCall
 	}
-	l.deleted[string(c.Key)] = at
+	if at != 0 || l.deleted[string(c.Key)] == 0 {
+		l.deleted[string(c.Key)] = at
+	}
 }
 
-// deletedDuringLoad returns deleted, the time of a data-plane delete of a key, or 0. uncertain is true if
+// deletedDuringLoad returns deleted, the element of a key, or 0. uncertain is true if
 // the key was deleted, or if the list of deletes overflowed.
 func (l *loading) deletedDuringLoad(key []byte) (deleted int64, uncertain bool) {
 	deleted, listed := l.deleted[string(key)]
@@ -90,6 +98,9 @@ func (t *Table) rereadLoaded(s uint32, key []byte) {
 		t.stamp(s, t.versionAt(at), selfID)
 	}
 	t.requestReread(s)
+	if at == deletedByCall {
+		t.meta(s).flags |= flagDeleteSeen
+	}
 }
 
 // loadKnown handles an entry whose key has a record.

@@ -76,7 +76,7 @@ func TestMemoryBytesIsTheSum(t *testing.T) {
 	tab.unknownRereads.push(pad("k", keySize))
 	tab.recent.slots = make([]uint32, 5)
 	tab.replaced.begin()
-	tab.replaced.note(pad("k", keySize), nil)
+	tab.replaced.note(pad("k", keySize), nil, false)
 	defer func() { // the checks that newRig makes at the end
 		tab.evicted, tab.failures, tab.unknownRereads, tab.recent.slots = fifo[timedSlot]{}, fifo[uint32]{}, keyQueue{}, nil
 	}()

@@ -120,6 +120,9 @@ func (t *Table) localUpdate(c *Change, h, s uint32) Outcome {
 		case m.is(flagEvicted) && m.seen-c.Time <= timestampMargin:
 			t.requestReread(s) // the write may have come after the eviction
 		}
+		if c.Context != ContextReread {
+			t.replaced.change(c.Key, c.Value)
+		}
 		m.noteEvidence(c)
 		return Unchanged
 	}
@@ -198,7 +201,7 @@ func (m *meta) noteEvidence(c *Change) {
 	case c.Context == ContextReread:
 		m.flags &^= flagUncertain
 		if !m.is(flagReread) { // otherwise the reread after the delete follows
-			m.flags &^= flagCallDeleted
+			m.flags &^= flagDeleteSeen
 		}
 		m.cpu = cpuNone // a reread is not ordered with the events of any CPU
 	case m.seen == 0 || c.Time-m.seen > timestampMargin:

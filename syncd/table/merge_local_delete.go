@@ -15,7 +15,7 @@ func (t *Table) localDelete(c *Change, h, s uint32) Outcome {
 	// The table already has the key as deleted or evicted. An absence that a scan has found before the event of a
 	// bpf(2) delete was no eviction. A released tombstone loses its mark, unless the
 	// change may be older than a write of the entry.
-	if !m.live() || (m.is(flagEvicted) && c.Context == ContextReread && !m.is(flagCallDeleted)) {
+	if !m.live() || (m.is(flagEvicted) && c.Context == ContextReread && !m.is(flagDeleteSeen)) {
 		if m.is(flagReleased) && t.predates(c, s) {
 			t.requestReread(s) // the entry may have been written since
 			return Stale

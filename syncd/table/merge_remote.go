@@ -57,7 +57,6 @@ func (t *Table) remote(d *Delta, now int64, opt RemoteOptions) Outcome {
 			s = 0 // admits expired an evicted record and forgot this tombstone for it
 		}
 	}
-	t.noteReplacedLoad(d, s)
 	if s == 0 {
 		if s = t.create(h, d.Key); s == 0 {
 			return Refused
@@ -75,6 +74,7 @@ func (t *Table) remote(d *Delta, now int64, opt RemoteOptions) Outcome {
 	if !t.isNewer(d, m) {
 		return t.mergeNotNewer(d, s, opt)
 	}
+	loaded := t.noteReplacedLoad(d, s)
 	t.copyKept(s, d)
 	// A dirty record stays dirty, because the kernel still holds an older entry. If a reread is pending,
 	// the kernel's entry may differ from the record.
@@ -82,6 +82,9 @@ func (t *Table) remote(d *Delta, now int64, opt RemoteOptions) Outcome {
 		t.markDirty(s)
 	}
 	t.put(s, d.Value, d.Delete, now)
+	if loaded {
+		m.flags |= flagLoaded
+	}
 	t.stampDelta(s, d, now)
 	return Accepted
 }

@@ -43,9 +43,11 @@ func (t *Table) mergeOwn(d *Delta, h, s uint32, now int64) (o Outcome, done bool
 
 // hasLocalContent reports whether a record has the content of the local map when a delta of an earlier
 // incarnation for the same key arrives. A new map's value may have the version of an earlier incarnation if
-// one peer had the value. Another peer may have a later record of that incarnation.
+// one peer had the value. Another peer may have a later record of that incarnation. In an LRU map, an absent key may have been
+// evicted, so that its record has the content of a peer.
 func (t *Table) hasLocalContent(m *meta) bool {
-	return m.owner == selfID || (t.ours(m.owner) && (t.opt.SameMap || m.is(flagLoaded)))
+	same := t.opt.SameMap && (!t.opt.LRU || t.opt.EvictionDeletes)
+	return m.owner == selfID || (t.ours(m.owner) && (same || m.is(flagLoaded)))
 }
 
 // mergeAbsentOwn enters a record of this node whose key has no local record.
@@ -66,7 +68,6 @@ func (t *Table) mergeAbsentOwn(d *Delta, h uint32, now int64) Outcome {
 		return Accepted
 	}
 	t.makeTombstone(s, now)
-	t.replaced.note(d.Key, nil)
 	if d.Delete {
 		t.stampDelta(s, d, now)
 	} else {

@@ -25,7 +25,9 @@ func (tx *Tx) RequestRereadOfDelete(key []byte) {
 		return
 	}
 	if _, s := tx.t.find(key); s != 0 {
-		tx.t.meta(s).flags |= flagCallDeleted
+		tx.t.meta(s).flags |= flagDeleteSeen
+	} else if l := tx.t.loading; l != nil {
+		l.noteDelete(&Change{Key: key, Context: ContextSyscall})
 	}
 }
 
@@ -39,6 +41,9 @@ func (t *Table) noteLateChange(c *Change, s uint32) {
 	m.noteEvidence(c)
 	if again {
 		t.requestReread(s)
+		if c.Op == OpDelete && c.Context != ContextReread {
+			m.flags |= flagDeleteSeen
+		}
 	}
 }
 

@@ -71,8 +71,9 @@ const (
 	// flagUncounted: the map may hold a value of a peer that syncd wrote after the record's last change. Counter does
 	// not see the next change.
 	flagUncounted
-	// flagCallDeleted: a call of bpf(2) has deleted the key since the last reread. See mayBeEvicted.
-	flagCallDeleted
+	// flagDeleteSeen: hooks have reported a delete of the key, without its order with other changes, and no reread has
+	// decided since. See mayBeEvicted.
+	flagDeleteSeen
 
 	// flagsOfSlot are the flags that stay when a slot is released and used again.
 	flagsOfSlot = flagInRereads | flagInFailures | flagInEvicted | flagInReleased

@@ -227,7 +227,7 @@ func (t *Table) forgetCompact(c *tombChunk, i int) {
 	h := t.hash(key)
 	t.noteAbsent(h, seen, cpuNone)
 	if t.loading != nil {
-		t.loading.noteDelete(&Change{Key: key, Time: seen, Context: ContextSyscall})
+		t.loading.noteDelete(&Change{Key: key, Time: seen, Context: ContextReread})
 	}
 	t.floor = max(t.floor, c.seq(i))
 	t.owners.moveReference(c.owners[i], selfID)

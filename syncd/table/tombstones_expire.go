@@ -75,7 +75,7 @@ func (t *Table) expireDue(q timedSlot, old, now int64, kept flags) bool {
 	case m.is(flagReleased & kept):
 		t.tombs.push(timedSlot{now, q.slot})
 		return false
-	case m.is(kept), m.seen > old && (m.seq > t.acked || m.seen > now-int64(t.opt.TombstoneGrace) || m.is(open)):
+	case m.is(kept), m.seen > old && (m.seq > t.acked || t.loading != nil || t.unscanned || m.seen > now-int64(t.opt.TombstoneGrace) || m.is(open)):
 		t.tombs.push(timedSlot{max(m.seen, old+1), q.slot})
 		return false
 	case m.seen > old:
@@ -112,7 +112,7 @@ func (t *Table) forget(s uint32) {
 	m, h := t.meta(s), t.hash(t.key(s))
 	t.noteAbsent(h, m.seen, m.cpu) // an older event may still arrive
 	if t.loading != nil {          // an older read, too
-		t.loading.noteDelete(&Change{Key: t.key(s), Time: m.seen, Context: ContextSyscall})
+		t.loading.noteDelete(&Change{Key: t.key(s), Time: m.seen, Context: ContextReread})
 	}
 	t.unlink(s)
 	t.unrelease(m)

@@ -67,6 +67,24 @@ func TestRereadExtendsLifetime(t *testing.T) {
 	}
 }
 
+// TestAcknowledgedTombstoneWaitsForScan: an acknowledged tombstone whose lifetime a reread has extended stays until the first
+// scan after a load, like all others.
+func TestAcknowledgedTombstoneWaitsForScan(t *testing.T) {
+	r := newRig(t, func(o *Options) { o.TombstoneTTL, o.TombstoneGrace = 4*time.Second, time.Second })
+	r.tab.Update(func(tx *Tx) { tx.BeginLoad(); tx.EndLoad() })
+	r.local(Accepted, 1*second, "update k v packet 0")
+	r.local(Accepted, 2*second, "delete k - packet 0")
+	r.tab.Update(func(tx *Tx) { tx.RequestReread(pad("k", keySize)) })
+	r.expire(7*second/2, 9)
+	r.wantRereads("k")
+	r.local(Unchanged, 4*second, "delete k - reread 0")
+	r.acknowledge(r.tab.Stats().Head)
+	r.expire(6*second, 9)
+	r.want("k", "- v2000000000 a100")
+	r.expire(8*second, 9)
+	r.want("k", "unknown")
+}
+
 func TestExpireKeepsRecreatedKeys(t *testing.T) {
 	r := newRig(t, shortLived)
 	r.local(Accepted, 1*second, "update k v packet 0")
