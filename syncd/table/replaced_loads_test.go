@@ -128,7 +128,7 @@ func TestRandomInitialSyncInAnyOrder(t *testing.T) {
 			case first == "":
 				first, firstOrder = state, fmt.Sprint(sent)
 			case state != first:
-				t.Fatalf("options %+v: got %q for %v, and %q for %s", options, state, sent, first, firstOrder)
+				t.Fatalf("options %+v, %v: got %q, want %q as for %s", options, sent, state, first, firstOrder)
 			}
 		})
 	}
