@@ -35,8 +35,8 @@ const (
 	drainedLimit = time.Second
 )
 
-// errAlwaysDrained is the error of a read that finds calls in progress all the time.
-var errAlwaysDrained = errors.New("the collector drains the map all the time: let it pause between two calls")
+// ErrAlwaysDrained is the error of a read that finds calls in progress all the time.
+var ErrAlwaysDrained = errors.New("the collector drains the map all the time: let it pause between two calls")
 
 // drainedReader reads entries of a map of sums together with those of the drained map. The lock of lookups protects it.
 type drainedReader struct {
@@ -118,7 +118,7 @@ func (k *Map) lookupTogether(keys []byte) error {
 			}
 		}
 		if time.Now().After(until) {
-			return errAlwaysDrained
+			return ErrAlwaysDrained
 		}
 	}
 }

@@ -50,7 +50,7 @@ func TestHintsOfFailedScans(t *testing.T) {
 		want string
 	}{
 		{fmt.Errorf("%w: bucket 7", errBucket), "more maximum entries"},
-		{errAlwaysDrained, "let the collector pause"},
+		{ErrAlwaysDrained, "let the collector pause"},
 		{fmt.Errorf("attach iterator: %w", unix.EPERM), "grant the privilege"},
 		{unix.EACCES, "grant the privilege"},
 		{fmt.Errorf("open iterator: %w", unix.EMFILE), "raise LimitNOFILE"},

@@ -280,7 +280,7 @@ func scanHint(err error) string {
 	switch {
 	case errors.Is(err, errBucket):
 		return "give the map more maximum entries, so that it has more buckets"
-	case errors.Is(err, errAlwaysDrained):
+	case errors.Is(err, ErrAlwaysDrained):
 		return "let the collector pause between two calls"
 	case errors.Is(err, os.ErrPermission):
 		return "grant the privilege that syncd check names"

@@ -280,7 +280,7 @@ func (s *Syncer) reread() (n int, err error) {
 	})
 	if err != nil {
 		s.requeueRereads(n)
-		if errors.Is(err, errAlwaysDrained) {
+		if errors.Is(err, ErrAlwaysDrained) {
 			return 0, nil // until the next call of settle
 		}
 		return 0, err
