@@ -55,9 +55,9 @@ func lossRows(d reportData) []comparisonRow {
 	for _, threads := range []string{"1", "10", "30", "50"} {
 		lost, times := d.run("16384", threads, "0")
 		large, fills = append(large, lost), append(fills, times)
-		lost, _ = d.run("4096", threads, "0")
+		lost, _ = d.run("1024", threads, "0")
 		standard = append(standard, lost)
-		_, times = d.run("4096", threads, "100000")
+		_, times = d.run("1024", threads, "100000")
 		paced = max(paced, times)
 	}
 	_, largest := d.run("32768", "30", "0")
@@ -65,9 +65,9 @@ func lossRows(d reportData) []comparisonRow {
 		{"LoxiLB: drops with 32,768 pages and 30 threads", "too short to decide: the ring received %.1f times its bytes at full speed", "", 0, []float64{largest}},
 		{"LoxiLB: drops with 16,384 pages and more and more threads", "%.2f, %.2f, %.2f and %.2f %% with 1, 10, 30 and 50 threads at full speed. " +
 			"The ring received %.1f, %.1f, %.1f and %.1f times its bytes", "", 0, slices.Concat(large, fills)},
-		{"LoxiLB: the same with 4,096 pages, the default", "%.2f, %.2f, %.2f and %.2f %%", "", 0, standard},
+		{"LoxiLB: the same with 1,024 pages, the default", "%.2f, %.2f, %.2f and %.2f %%", "", 0, standard},
 		{
-			"LoxiLB: drops with 4,096 pages at 100,000 events a second", "too short to decide: the events had at most %.1f times the bytes of the ring",
+			"LoxiLB: drops with 1,024 pages at 100,000 events a second", "too short to decide: the events had at most %.1f times the bytes of the ring",
 			"", 0,
 			[]float64{paced},
 		},
@@ -137,7 +137,7 @@ func counterRows(t *testing.T) []comparisonRow {
 		{"Accounting: start of the daemon, natively, without hooks", "%.3f s, at most %.3f s", ratio, 1.75, seconds(native)},
 		{"Accounting: the same with hooks in a virtual machine", "%.3f s, at most %.3f s", ratio, 1.75, seconds(vm)},
 		{"Accounting: resident memory, natively, a ring of 1 MiB", "%.1f MB", ratio, 63, p.at(native + ` resident_mb=(\S+)`)},
-		{"Accounting: the same with the default ring of 16 MiB", "%.1f MB", ratio, 63, p.at(native + ` resident_16mib_ring_mb=(\d+\.\d)`)},
+		{"Accounting: the same with the default ring", "%.1f MB", ratio, 63, p.at(native + ` resident_default_ring_mb=(\d+\.\d)`)},
 		{
 			"Accounting: resident memory with hooks in a virtual machine, a ring of 1 MiB", "%.1f MB in the complete run; %.1f MB since syncd returns memory",
 			"%.2f, %.2f", 63, slices.Concat(p.at(vm+` resident_mb=(\S+)`), later),

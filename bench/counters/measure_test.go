@@ -94,7 +94,7 @@ func TestStartIsMeasured(t *testing.T) {
 		if n := figure(t, figures, "starts"); n != 1 {
 			t.Errorf("starts: got %v, want 1", n)
 		}
-		for _, name := range []string{"start_ms", "start_max_ms", "resident_mb", "resident_16mib_ring_mb"} {
+		for _, name := range []string{"start_ms", "start_max_ms", "resident_mb", "resident_default_ring_mb"} {
 			if n := figure(t, figures, name); n <= 1 {
 				t.Errorf("%s: got %v, want more than 1", name, n)
 			}

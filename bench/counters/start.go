@@ -43,7 +43,7 @@ func (b *bench) measureStart(ctx context.Context) (figures string, unmet, err er
 	w := tabwriter.NewWriter(os.Stdout, 0, 8, 2, ' ', 0)
 	fmt.Fprintln(w, "MEMORY OF SYNCD, MB\tRESIDENT\tANONYMOUS\tFILES AND RING")
 	fmt.Fprintf(w, "ring of 1 MiB, as in the example\t%.1f\t%.1f\t%.1f\n", small.resident, small.anonymous, small.file)
-	fmt.Fprintf(w, "ring of 16 MiB, the default\t%.1f\t%.1f\t%.1f\n", large.resident, large.anonymous, large.file)
+	fmt.Fprintf(w, "ring of %d MiB, the default\t%.1f\t%.1f\t%.1f\n", capture.DefaultRingBytes>>20, large.resident, large.anonymous, large.file)
 	middle, longest := tool.Median(times), slices.Max(times)
 	if limit := b.startLimit.Seconds(); limit > 0 && longest > limit {
 		unmet = fmt.Errorf("the longest start took %.2f s, want at most %.2f s", longest, limit)
@@ -51,7 +51,7 @@ func (b *bench) measureStart(ctx context.Context) (figures string, unmet, err er
 	if b.memoryLimit > 0 && small.resident > b.memoryLimit {
 		unmet = errors.Join(unmet, fmt.Errorf("syncd has %.1f MB of resident memory, want at most %.1f MB", small.resident, b.memoryLimit))
 	}
-	figures = fmt.Sprintf("starts=%d start_ms=%.0f start_max_ms=%.0f resident_mb=%.1f resident_16mib_ring_mb=%.1f",
+	figures = fmt.Sprintf("starts=%d start_ms=%.0f start_max_ms=%.0f resident_mb=%.1f resident_default_ring_mb=%.1f",
 		len(times), 1000*middle, 1000*longest, small.resident, large.resident)
 	return figures, unmet, w.Flush()
 }

@@ -7,7 +7,7 @@ import (
 )
 
 const (
-	defaultPages = 4096 // of the default buffer size
+	defaultPages = 1024 // of the default buffer size
 	pageBytes    = 4096
 	// eventBytes are the bytes that an event occupies in a ring buffer: its header of 24 bytes, the entry of 48 + 176 bytes, and
 	// the 8 bytes of the ring's record. A perf buffer takes slightly more.

@@ -17,9 +17,9 @@ var results = map[string]string{
 			{"name": "net/rpc, blocks of 8192 from map to map", "deltas_per_second": 500000},
 			{"name": "gRPC unary, typed", "deltas_per_second": 5000}, {"name": "gRPC unary, Any with JSON", "deltas_per_second": 4000}],
 		"buffers": {"runs": [{"buffer": "ring", "pages": 16, "threads": 1, "offered": 100000, "events": 1000, "lost": 500},
-				{"buffer": "ring", "pages": 4096, "threads": 1, "offered": 100000, "events": 1000, "lost": LOST},
+				{"buffer": "ring", "pages": 1024, "threads": 1, "offered": 100000, "events": 1000, "lost": LOST},
 				{"buffer": "ring", "pages": 16, "threads": 1, "events": 1000, "lost": 900},
-				{"buffer": "ring", "pages": 4096, "threads": 1, "events": 1000, "lost": 900}],
+				{"buffer": "ring", "pages": 1024, "threads": 1, "events": 1000, "lost": 900}],
 			"costs": [{"buffer": "ring", "ns_per_event": 200}, {"buffer": "perf", "ns_per_event": 500}],
 			"overflows": [{"buffer": "ring", "events": 100, "lost": 90, "divergent": 80, "seconds": 1}]},
 		"notification": [{"name": "notification by an injector", "p50_ms": 1, "p99_ms": 2}, {"name": "scans every second", "p50_ms": 500, "p99_ms": 1000}]}`,
@@ -56,7 +56,7 @@ func TestReport(t *testing.T) {
 		"| fexit, virtual machine | 1 | 495 | 0.990 |", "| ring | 16 | 1 | 100,000 |", "| 50.00 % |", "Recommendation: `buffer: ring`", "2.5 times as much",
 		"blocks of 8192 are 100 times as fast", "0.80 of the rate of blocks from map to map", "| notification by an injector | 1.00 | 2.00 |",
 		"| builtin |", "Goal held: all sessions", "Goal held: fexit", "quick form", "Goal held: no event lost at the default size and the rates of this table, natively: 0 of 70,000 lost", "nodes of mapsync use mutual TLS",
-		"| ring | 4096 | 1 | 100,000 | 0 | too short to decide |", "Goal **open**: no event lost at the default size", "full speed, ring, threads: 1: 90.00 %",
+		"| ring | 1024 | 1 | 100,000 | 0 | too short to decide |", "Goal **open**: no event lost at the default size", "full speed, ring, threads: 1: 90.00 %",
 		"| off, virtual machine | 900 | 0 | 0 | 900 | 0 | 5 | 1.000 |", "| fexit, virtual machine | 1,000 | 40 | 30 | 930 | 20 | 6 | 0.900 |",
 		"An injector writes the map", "used 50 % of the CPUs",
 	} {
@@ -94,7 +94,7 @@ func TestMissedGoalsAreStated(t *testing.T) {
 		t.Fatal(err)
 	}
 	page, err := os.ReadFile(filepath.Join(out, "README.md"))
-	if err != nil || !strings.Contains(string(page), "Goal **missed**: no event lost at the default size (4096 pages) at 100,000 events a second; lost: 1.") {
+	if err != nil || !strings.Contains(string(page), "Goal **missed**: no event lost at the default size (1024 pages) at 100,000 events a second; lost: 1.") {
 		t.Errorf("page with a loss at the default size: got no missed goal, want one: %v", err)
 	}
 	if err := run(t.TempDir(), out, false); err == nil || !strings.Contains(err.Error(), "scripts/report") {

@@ -40,7 +40,7 @@ func (c *Config) bindMaps(fs *pflag.FlagSet) {
 	fs.StringArrayVar(&c.Fields, "field", c.Fields, FieldUsage)
 	fs.StringVar(&c.Attach, "attach", c.Attach, "how to hook the kernel: auto, fexit, kprobe, syscall (bpf(2) writes only) or none (changes are found by scans only)")
 	fs.StringVar(&c.Buffer, "buffer", c.Buffer, "buffer between kernel and daemon: ring or perf")
-	fs.IntVar(&c.BufferSize, "buffer-size", c.BufferSize, "size of the buffer, a power of two: bytes of a ring buffer, pages per CPU of a perf buffer (0: 16 MiB, 1024 pages)")
+	fs.IntVar(&c.BufferSize, "buffer-size", c.BufferSize, "size of the buffer, a power of two: bytes of a ring buffer, pages per CPU of a perf buffer (0: 4 MiB, 1024 pages)")
 }
 
 // bindNetwork declares the settings of the node, its addresses and certificates.
