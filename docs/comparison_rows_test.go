@@ -108,7 +108,7 @@ func bundlingRows(t *testing.T) []comparisonRow {
 		{"Flow: the same without syncd's own BPF programs, persistent TCP", format, ratio, 2.2, p.bundling("persistent", "bundle", without...)},
 		{"Flow: the same, the process of the tracer only, persistent TCP", format, ratio, 2.2, p.bundling("persistent", "bundle", tracer...)},
 		{"Flow: short TCP, streaming of bundling", "%.1f; %.1f with syncd's BPF programs", "%.2f, %.2f", 21.3 / 1.2, ratios},
-		{"Flow: time added to a round trip", "%.1[2]f to %.1[1]f µs of program run time, persistent TCP", ratio, 6, p.bundling("persistent", "bundle", columnRoundTrip)},
+		{"Flow: time added to a round trip by the tracer's programs", "%.1[2]f to %.1[1]f µs of program run time, persistent TCP", ratio, 6, p.bundling("persistent", "bundle", columnRoundTrip)},
 		{"Flow: CPU of bundling with many services at 10,000 connections a second", "%.1[2]f %% with 1,000 clients at %[1]d connections a second", "", 0, many},
 	}
 }
@@ -156,8 +156,8 @@ func jitterRows(t *testing.T) []comparisonRow {
 	return []comparisonRow{
 		{"Latency: longest run of the timer of IPVS, 30,000 services", "%.1f ms with 32 possible CPUs; %.1f ms with one", "%.2f, %.2f", 119, []float64{last[0], one[0]}},
 		{"Latency: the same with 10 and 10,000 services", "%.2f and %.1f ms", "", 0, few},
-		{"Latency: longest call of syncd, 1M and 10M entries", "%.2f and %.2f ms", "%.3f, %.3f", 119, calls},
-		{"Latency: the timer, of the longest call of syncd", "%d with 32 possible CPUs; %d with one", "", 0, []float64{last[1], one[1]}},
+		{"Latency: longest call of syncd while it scans, 1M and 10M entries", "%.2f and %.2f ms", "%.3f, %.3f", 119, calls},
+		{"Latency: the timer, of the longest call of syncd while it scans", "%d with 32 possible CPUs; %d with one", "", 0, []float64{last[1], one[1]}},
 		{"Latency: longest call of syncd with kernel 6.12, 10M entries", "%.1f ms, where IPVS has no timer any more", "", 0, later},
 	}
 }

@@ -127,14 +127,18 @@ type client struct {
 	done            ends
 }
 
-func (c *client) run() error {
+func (c *client) run() (err error) {
 	fd := -1
 	if c.Persistent {
-		var err error
 		if fd, err = c.connect(c.number); err != nil {
 			return err
 		}
-		defer unix.Close(fd)
+		defer func() {
+			if err == nil {
+				err = awaitClose(fd)
+			}
+			err = errors.Join(err, unix.Close(fd))
+		}()
 	}
 	for i := c.number; ; i += c.clients {
 		due := c.began.Add(time.Duration(float64(i) / c.Rate * float64(time.Second)))
@@ -152,6 +156,16 @@ func (c *client) run() error {
 			return err
 		}
 	}
+}
+
+// awaitClose ends the client's half of a connection and waits until the service has closed its own: the tracer has counted both
+// sockets then.
+func awaitClose(fd int) error {
+	if err := unix.Shutdown(fd, unix.SHUT_WR); err != nil {
+		return fmt.Errorf("end the connection: %w", err)
+	}
+	_, err := readAll(fd, make([]byte, 1))
+	return err
 }
 
 // short makes a connection with one round trip. The service closes it first, so that no port of the client stays in use.

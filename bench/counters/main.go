@@ -62,7 +62,7 @@ func main() {
 	flag.IntVar(&o.starts, "starts", 50, "`number` of starts of syncd")
 	flag.DurationVar(&o.rest, "rest", 5*time.Second, "time from the start of syncd to the measurement of its memory")
 	flag.Float64Var(&o.ratio, "ratio", 0.99, "fail if the throughput with export is below this share of that without, by more than the noise; 0: print only")
-	flag.Float64Var(&o.cost, "cost", 0.2, "fail if the program of the accountant runs for more than this share of the time of the layer 2 program; 0: print only")
+	flag.Float64Var(&o.cost, "cost", 0.1, "fail if the program of the accountant runs for more than this share of the time of the layer 2 program; 0: print only")
 	flag.Float64Var(&o.control, "control", 0.95, "fail if that with the layer 2 program is above this share, by more than the noise; 0: print only")
 	flag.DurationVar(&o.startLimit, "start", 500*time.Millisecond, "fail if a start takes longer; 0: print only")
 	flag.Float64Var(&o.memoryLimit, "memory", 40, "fail if syncd has more resident memory, in `MB`; 0: print only")

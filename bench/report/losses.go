@@ -91,21 +91,25 @@ func (p *page) shortRuns(b *buffers) {
 
 // defaultSize states the losses of the default size.
 func (p *page) defaultSize(b *buffers) {
-	lost, short := uint64(0), (*bufferRun)(nil)
+	runs, lost, short := 0, uint64(0), (*bufferRun)(nil)
 	for _, r := range b.Runs {
 		if r.Pages != defaultPages || r.Offered == 0 {
 			continue
 		}
+		runs++
 		lost += r.Lost
 		if r.tooShort() && (short == nil || r.Events > short.Events) {
 			short = &r
 		}
 	}
 	const goal = "no event lost at the default size (%d pages) at 100,000 events a second; "
-	if lost == 0 && short != nil {
+	switch {
+	case runs == 0:
+		p.undecided(goal+"this run did not measure it", defaultPages)
+	case lost == 0 && short != nil:
 		p.undecided(goal+"the runs are too\n  short to decide: at most %s events, %.1f MB. The buffer has %.1f MB", defaultPages,
 			number(float64(short.Events)), float64(short.Events)*eventBytes/1e6, defaultPages*pageBytes/1e6)
-	} else {
+	default:
 		p.goal(lost == 0, goal+"lost: %d", defaultPages, lost)
 	}
 	for _, r := range b.Runs {

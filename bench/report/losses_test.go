@@ -36,6 +36,15 @@ func TestGoalOfDefaultSize(t *testing.T) {
 	}
 }
 
+// TestUnmeasuredDefaultSizeIsNotHeld checks that the goal is open if no run has the default size.
+func TestUnmeasuredDefaultSizeIsNotHeld(t *testing.T) {
+	p := new(page)
+	p.defaultSize(&buffers{Runs: []bufferRun{{Buffer: "ring", Pages: 4 * defaultPages, Threads: 1, Offered: 100_000, Events: 1e6}}})
+	if got := p.text.String(); !strings.Contains(got, "Goal **open**") || p.held > 0 {
+		t.Errorf("goal without a run of the default size: got %q, want an open goal", got)
+	}
+}
+
 // TestLossCharts checks that each number of threads has one colour, perf buffers have dashes, and short runs are absent.
 func TestLossCharts(t *testing.T) {
 	b := new(buffers)

@@ -124,11 +124,26 @@ func recommendation(b *buffers) string {
 		return ""
 	}
 	ring, perf := &b.Costs[0], &b.Costs[1]
-	if ring.Nanoseconds <= perf.Nanoseconds {
-		return fmt.Sprintf("Recommendation: `buffer: ring`, the default. An event costs %.1f times as much in a perf buffer, and a perf buffer\n"+
-			"cannot lend the unused part of one CPU to another. `buffer: perf` is for kernels before 5.8, which have no ring buffer.", perf.Nanoseconds/ring.Nanoseconds)
+	measured := fmt.Sprintf("An event costs the writer %s ns in a ring buffer and %s ns in a perf buffer, %.1f times as much. The p99 of the delay is %s and %s ms,\n"+
+		"the CPU of the receiver %s and %s. At the default size and full speed, the threads sent up to\n%s; with a perf buffer, up to %s.", number(ring.Nanoseconds), number(perf.Nanoseconds), perf.Nanoseconds/ring.Nanoseconds,
+		milliseconds(ring.Latency.P99), milliseconds(perf.Latency.P99), percent(ring.Latency.ReceiverCPU), percent(perf.Latency.ReceiverCPU),
+		b.atFullSpeed("ring"), b.atFullSpeed("perf"))
+	if ring.Nanoseconds > perf.Nanoseconds {
+		return "Recommendation: `buffer: perf` where the cost of an event matters.\n" + measured
 	}
-	return fmt.Sprintf("Recommendation: `buffer: perf` where the cost of an event matters: an event costs %.1f times as much in a ring buffer.", ring.Nanoseconds/perf.Nanoseconds)
+	return "Recommendation: `buffer: ring`, the default. A perf buffer cannot lend the unused part of one CPU to another, and it slows the\n" +
+		"writer: it loses less at full speed because it receives less. `buffer: perf` is for kernels before 5.8, which have no ring buffer.\n" + measured
+}
+
+// atFullSpeed describes the runs of a buffer of the default size with as many events as the threads can send.
+func (b *buffers) atFullSpeed(buffer string) string {
+	rate, lost := 0.0, 0.0
+	for _, r := range b.Runs {
+		if r.Buffer == buffer && r.Pages == defaultPages && r.Offered == 0 {
+			rate, lost = max(rate, r.Rate), max(lost, r.percent())
+		}
+	}
+	return fmt.Sprintf("%s events a second and lost up to %.2f %%", number(rate), lost)
 }
 
 func (p *page) frameworks(t *throughput) {

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"mapsync/docs/examples/turn/offload"
 )
@@ -88,5 +89,47 @@ func TestSettingsNameAllMaps(t *testing.T) {
 	}
 	if strings.Contains(string(text), "/turn_interfaces") {
 		t.Error("syncd.yaml: got turn_interfaces among the maps, want it local")
+	}
+}
+
+// TestOffloadIsCompared makes one short comparison of the server without and with the offload. Its times decide nothing.
+func TestOffloadIsCompared(t *testing.T) {
+	o := newOptions(t)
+	o.rounds, o.window = 1, 200*time.Millisecond
+	relayed, offloaded, err := alternate(t.Context(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, list := range map[string][]measurement{"without": relayed, "with": offloaded} {
+		if len(list) != o.rounds {
+			t.Fatalf("measurements %s offload: got %d, want %d", name, len(list), o.rounds)
+		}
+		if m := list[0]; m.delay <= 0 || m.loaded <= 0 || m.rate <= 0 {
+			t.Errorf("measurement %s offload: got %+v, want delays and a rate", name, m)
+		}
+	}
+	if _, err := table(relayed, offloaded); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestRatiosAreChecked: each ratio below its limit is an error, and a limit of 0 only prints.
+func TestRatiosAreChecked(t *testing.T) {
+	limits := &options{rounds: 1, delayRatio: 2, rateRatio: 3, cpuRatio: 50}
+	for _, c := range []struct {
+		ratios ratios
+		o      *options
+		want   string // in the error
+	}{
+		{ratios{delay: 2, rate: 3, cpu: 50}, limits, ""},
+		{ratios{delay: 1.9, rate: 3, cpu: 50}, limits, "ratio of delay"},
+		{ratios{delay: 2, rate: 2.9, cpu: 50}, limits, "ratio of rate"},
+		{ratios{delay: 2, rate: 3, cpu: 49}, limits, "ratio of processor time"},
+		{ratios{}, &options{rounds: 1}, ""},
+	} {
+		err := c.ratios.check(c.o)
+		if (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
+			t.Errorf("check of %+v: got error %v, want %q", c.ratios, err, c.want)
+		}
 	}
 }
