@@ -245,6 +245,10 @@ func TestChangesInPlaceAreFound(t *testing.T) {
 		time.Sleep(time.Duration(round) * 15 * time.Millisecond) // the next change comes in the pause, too
 	}
 	slices.Sort(delays)
+	// Other work on an emulated machine delays some rounds.
+	if bound := 300 * time.Millisecond; delays[0] > bound {
+		t.Errorf("changes in place in 6 rounds: got all of a round after %s at the soonest, want %s", delays[0], bound)
+	}
 	printKernel(fmt.Sprintf("all changes in place found after: median %s, longest %s\n", delays[len(delays)/2], delays[len(delays)-1]))
 	if st := tab.Stats(); st.Scanned != 0 {
 		t.Errorf("entries that scans read: got %d, want 0", st.Scanned)

@@ -31,13 +31,19 @@ type losses struct {
 
 // watchLosses requests scans after losses, and logs the losses, until ctx ends.
 func (d *Daemon) watchLosses(ctx context.Context) error {
+	checkRegularly(ctx, d.checkLosses)
+	return nil
+}
+
+// checkRegularly calls check at once and every lossInterval, until ctx ends.
+func checkRegularly(ctx context.Context, check func()) {
 	tick := time.NewTicker(lossInterval)
 	defer tick.Stop()
 	for {
-		d.checkLosses()
+		check()
 		select {
 		case <-ctx.Done():
-			return nil
+			return
 		case <-tick.C:
 		}
 	}

@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"context"
 	"log/slog"
 	"strings"
 	"testing"
@@ -37,6 +38,21 @@ func TestEachKindOfLossIsDetected(t *testing.T) {
 			t.Errorf("%s: old loss: got it as a new one, want no new loss", name)
 		}
 	}
+}
+
+// TestLossesAreDetectedSoon checks that a loss is detected, and a scan requested, within the 250 ms that docs/capture.md states.
+func TestLossesAreDetectedSoon(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		defer cancel()
+		last, longest, checks := time.Now(), time.Duration(0), 0
+		checkRegularly(ctx, func() {
+			longest, last, checks = max(longest, time.Since(last)), time.Now(), checks+1
+		})
+		if longest > 250*time.Millisecond || checks < 40 {
+			t.Errorf("checks for losses in 10 s: got %d, %s apart at most, want at least 40, 250ms apart at most", checks, longest)
+		}
+	})
 }
 
 func TestLossesAreLoggedAndRepaired(t *testing.T) {
