@@ -37,9 +37,7 @@ type report struct {
 	// Lookups is what the setting in-place: hook costs on this host. LookupsProblem is why the setting has no effect.
 	Lookups        *lookupCost `json:"lookup_hook,omitempty"`
 	LookupsProblem string      `json:"lookup_hook_problem,omitempty"`
-	// Maps are the hash maps and arrays of this host. MapsProblem is why they cannot be listed.
-	Maps        []daemon.MapCoverage `json:"maps"`
-	MapsProblem string               `json:"maps_problem,omitempty"`
+	hostCoverage
 }
 
 type reportFeature struct {
@@ -149,8 +147,8 @@ func (r *report) coverMaps(ctx context.Context, offers []capture.ProbeResult) {
 		}
 	}
 	c := config.Default()
-	infos, err := kmap.List(ctx)
-	if err == nil {
+	infos, omitted, err := kmap.List(ctx)
+	if r.MapsOmitted = omitted; err == nil {
 		r.Maps, err = daemon.CoverMaps(ctx, infos, chosen, &c)
 	}
 	if err != nil {
@@ -289,9 +287,7 @@ func (r *report) print(out io.Writer) error {
 	}
 	printDelays(out)
 	r.printLookups(out)
-	if r.MapsProblem != "" {
-		fmt.Fprintf(out, "the maps of this host are not listed: %s\n\n", r.MapsProblem)
-	} else if err := printMapCoverage(out, r.Maps); err != nil {
+	if err := r.hostCoverage.print(out); err != nil {
 		return err
 	}
 	switch {

@@ -4,14 +4,43 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"strings"
 	"text/tabwriter"
 
 	"mapsync/syncd/daemon"
+	"mapsync/syncd/kmap"
 )
 
 // scanTimesOf explains the last columns.
 const scanTimesOf = "BY SCAN and UNCHANGED: for a map that is replicated alone; replicated maps share scan-budget;\n" +
 	"for machines whose scans need at most twice the processor time of those in docs/capture.md"
+
+// hostCoverage states how soon syncd detects the writes to the maps of this host.
+type hostCoverage struct {
+	// Maps are the maps of this host, those that cannot be replicated included. MapsOmitted is the number of maps that it
+	// leaves out. MapsProblem is why the maps cannot be listed.
+	Maps        []daemon.MapCoverage `json:"maps"`
+	MapsOmitted int                  `json:"maps_omitted,omitempty"`
+	MapsProblem string               `json:"maps_problem,omitempty"`
+}
+
+func (h *hostCoverage) print(out io.Writer) error {
+	if h.MapsProblem != "" {
+		fmt.Fprintf(out, "the maps of this host are not listed: %s\n\n", h.MapsProblem)
+		return nil
+	}
+	if err := printMapCoverage(out, h.Maps); err != nil {
+		return err
+	}
+	if h.MapsOmitted > 0 {
+		fmt.Fprintf(out, omittedMaps, h.MapsOmitted)
+	}
+	_, err := fmt.Fprintln(out)
+	return err
+}
+
+// omittedMaps is the line with the number of maps that are left out.
+const omittedMaps = "maps that are left out: %d (buffers of events; arrays of programs, of variables and of syncd)\n"
 
 // printMapCoverage prints the statements about maps, and then their problems.
 func printMapCoverage(out io.Writer, list []daemon.MapCoverage) error {
@@ -34,17 +63,16 @@ func printMapCoverage(out io.Writer, list []daemon.MapCoverage) error {
 		m := &list[i]
 		printMapProblems(out, m.ID, m.Name, m.Problem, m.Undetected)
 	}
-	_, err := fmt.Fprintln(out)
-	return err
+	return nil
 }
 
 // printMapProblems prints why a map cannot be replicated, unless problem is empty, and the programs whose writes to the map
 // the hooks do not detect.
 func printMapProblems(out io.Writer, id uint32, name, problem string, undetected []string) {
-	if problem != "" {
-		fmt.Fprintf(out, "map %d %s cannot be replicated: %s\n", id, name, problem)
+	if reason := strings.TrimPrefix(problem, kmap.ErrUnsupported.Error()+": "); reason != "" {
+		wrap(out, fmt.Sprintf("map %d %s cannot be replicated: %s", id, name, reason))
 	}
 	for _, program := range undetected {
-		fmt.Fprintf(out, "map %d %s: writes by %s are seen by scan only\n", id, name, program)
+		wrap(out, fmt.Sprintf("map %d %s: writes by %s are seen by scan only", id, name, program))
 	}
 }
