@@ -74,7 +74,8 @@ func newCheck() *cobra.Command {
 and report which writes of a load balancer syncd detects, and for each map of this host how soon.
 With --config, or with flags that are settings: check these settings instead, without starting
 the daemon: values, files, certificates and their names, keys, addresses, maps and their limits.
-A map that does not exist yet is a warning.
+A map that does not exist yet is a warning. If the settings are usable, report how soon syncd
+detects writes to their maps with these settings. This attaches the hooks briefly.
 Exit code 0: usable, perhaps with warnings. 1: syncd cannot work on this kernel, or with these
 privileges. 2: the settings cannot be used.`,
 		Example: `  syncd check

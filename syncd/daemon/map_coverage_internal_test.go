@@ -93,7 +93,7 @@ func TestCoverageOfMaps(t *testing.T) {
 		},
 	} {
 		test.want.Type = test.info.Type.String()
-		got := coverage(&test.info, test.programs, &test.offer, &c)
+		got := coverage(&test.info, test.programs, &test.offer, &c, 0)
 		got.Scan, got.ScanUnchanged = math.Round(got.Scan), math.Round(got.ScanUnchanged)
 		if !reflect.DeepEqual(got, test.want) {
 			t.Errorf("%s: got %+v, want %+v", name, got, test.want)

@@ -40,7 +40,7 @@ func TestStatedScanTimesHold(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			scanner, info := scannerOf(t, &test.spec, test.entries)
-			stated := coverage(info, nil, &capture.ProbeResult{Attach: capture.AttachNone}, &c).Scan
+			stated := coverage(info, nil, &capture.ProbeResult{Attach: capture.AttachNone}, &c, 0).Scan
 			var works []time.Duration
 			poll.Eventually(t, fmt.Sprintf("a scan of which two take at most the stated %v s", stated), func() bool {
 				works = append(works, workOfScan(t, scanner))

@@ -32,7 +32,7 @@ func List(ctx context.Context) (list []Info, omitted int, err error) {
 		}
 		info.Pins = pinned[raw.id]
 		if slices.Contains(replicable, info.Type) {
-			info.Entries = countEntries(ctx, m, &info)
+			info.Entries = CountEntries(ctx, m, &info)
 		}
 		list = append(list, info)
 		return nil
