@@ -18,7 +18,7 @@ type settingsReport struct {
 	Usable   bool             `json:"usable"`
 	Findings []daemon.Finding `json:"findings"`
 	// Attach is the attach method that the settings take on this kernel. Maps are the maps of the settings that exist.
-	// MapsProblem is why there are no statements about maps.
+	// MapsProblem is why the report lacks them.
 	Attach      string               `json:"attach,omitempty"`
 	Maps        []daemon.MapCoverage `json:"maps"`
 	MapsProblem string               `json:"maps_problem,omitempty"`

@@ -18,6 +18,9 @@ const (
 	// bytes. The bytes cost less in hash maps, and as much in per-CPU maps.
 	scanEntryCost = 530
 	scanByteCost  = 0.75
+	// scanCPUCost is for each possible CPU and entry of a per-CPU map: a lookup and a copy, each of other memory. Machines with
+	// many CPUs were not measured.
+	scanCPUCost = 100
 	// scanCallCost is for each entry that a bpf(2) call of its own looks up.
 	scanCallCost = 2000
 	// scanBucketCost is for each bucket, with the empty ones.
@@ -105,7 +108,7 @@ func scanWork(info *kmap.Info) time.Duration {
 	if entries < 0 {
 		entries = info.MaxEntries
 	}
-	entry := scanEntryCost + scanByteCost*float64(info.KeySize+info.ValueSize)
+	entry := scanEntryCost + scanByteCost*float64(info.KeySize+info.ValueSize) + scanCPUCost*float64(info.CPUs)
 	if info.ScannedSingly() {
 		entry += scanCallCost
 	}
