@@ -37,9 +37,7 @@ type report struct {
 	// Lookups is what the setting in-place: hook costs on this host. LookupsProblem is why the setting has no effect.
 	Lookups        *lookupCost `json:"lookup_hook,omitempty"`
 	LookupsProblem string      `json:"lookup_hook_problem,omitempty"`
-	// Maps are the hash maps and arrays of this host. MapsProblem is why they cannot be listed.
-	Maps        []daemon.MapCoverage `json:"maps"`
-	MapsProblem string               `json:"maps_problem,omitempty"`
+	hostCoverage
 }
 
 type reportFeature struct {
@@ -76,7 +74,8 @@ func newCheck() *cobra.Command {
 and report which writes of a load balancer syncd detects, and for each map of this host how soon.
 With --config, or with flags that are settings: check these settings instead, without starting
 the daemon: values, files, certificates and their names, keys, addresses, maps and their limits.
-A map that does not exist yet is a warning.
+A map that does not exist yet is a warning. If the settings are usable, report how soon syncd
+detects writes to their maps with these settings. This attaches the hooks briefly.
 Exit code 0: usable, perhaps with warnings. 1: syncd cannot work on this kernel, or with these
 privileges. 2: the settings cannot be used.`,
 		Example: `  syncd check
@@ -149,8 +148,8 @@ func (r *report) coverMaps(ctx context.Context, offers []capture.ProbeResult) {
 		}
 	}
 	c := config.Default()
-	infos, err := kmap.List(ctx)
-	if err == nil {
+	infos, omitted, err := kmap.List(ctx)
+	if r.MapsOmitted = omitted; err == nil {
 		r.Maps, err = daemon.CoverMaps(ctx, infos, chosen, &c)
 	}
 	if err != nil {
@@ -289,9 +288,7 @@ func (r *report) print(out io.Writer) error {
 	}
 	printDelays(out)
 	r.printLookups(out)
-	if r.MapsProblem != "" {
-		fmt.Fprintf(out, "the maps of this host are not listed: %s\n\n", r.MapsProblem)
-	} else if err := printMapCoverage(out, r.Maps); err != nil {
+	if err := r.hostCoverage.print(out); err != nil {
 		return err
 	}
 	switch {

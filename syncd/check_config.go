@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -8,6 +9,7 @@ import (
 	"mapsync/syncd/config"
 	"mapsync/syncd/daemon"
 
+	"github.com/cilium/ebpf/rlimit"
 	"github.com/spf13/cobra"
 )
 
@@ -15,6 +17,11 @@ import (
 type settingsReport struct {
 	Usable   bool             `json:"usable"`
 	Findings []daemon.Finding `json:"findings"`
+	// Attach is the attach method that the settings take on this kernel. Maps are the maps of the settings that exist.
+	// MapsProblem is why the report lacks them.
+	Attach      string               `json:"attach,omitempty"`
+	Maps        []daemon.MapCoverage `json:"maps"`
+	MapsProblem string               `json:"maps_problem,omitempty"`
 }
 
 // errSettings ends a check of unusable settings. The report already contains the reasons.
@@ -23,7 +30,7 @@ var errSettings = usageError{errReported}
 // checkSettings prints a report on the settings of a file and of flags. It returns errSettings if
 // they are not usable.
 func checkSettings(cmd *cobra.Command, file string, asJSON bool) error {
-	r := settingsReport{Usable: true, Findings: []daemon.Finding{}}
+	r := settingsReport{Usable: true, Findings: []daemon.Finding{}, Maps: []daemon.MapCoverage{}}
 	settings, err := config.Read(file, cmd.Flags())
 	if err != nil {
 		r.Findings = append(r.Findings, daemon.Finding{Severity: daemon.SeverityError, Problem: err.Error()})
@@ -33,6 +40,7 @@ func checkSettings(cmd *cobra.Command, file string, asJSON bool) error {
 	for _, f := range r.Findings {
 		r.Usable = r.Usable && f.Severity != daemon.SeverityError
 	}
+	r.coverMaps(cmd.Context(), &settings)
 	if asJSON {
 		err = json.NewEncoder(cmd.OutOrStdout()).Encode(r)
 	} else {
@@ -47,6 +55,26 @@ func checkSettings(cmd *cobra.Command, file string, asJSON bool) error {
 	return nil
 }
 
+// coverMaps adds the maps of usable settings, or the problem.
+func (r *settingsReport) coverMaps(ctx context.Context, settings *config.Config) {
+	if !r.Usable {
+		r.MapsProblem = "the settings cannot be used"
+		return
+	}
+	_ = rlimit.RemoveMemlock() // if that fails on a kernel before 5.11, the hooks may fail, too
+	attach, list, err := daemon.CoverSettings(ctx, settings)
+	switch {
+	case err != nil:
+		r.MapsProblem = err.Error()
+		return
+	case len(list) == 0:
+		r.MapsProblem = "no map of the settings can be opened"
+	default:
+		r.Maps = list
+	}
+	r.Attach = string(attach)
+}
+
 func (r *settingsReport) print(out io.Writer) error {
 	for _, f := range r.Findings {
 		setting := f.Setting
@@ -57,10 +85,26 @@ func (r *settingsReport) print(out io.Writer) error {
 			return err
 		}
 	}
+	if err := r.printMaps(out); err != nil {
+		return err
+	}
 	result := "the settings can be used"
 	if !r.Usable {
 		result = "the settings cannot be used"
 	}
 	_, err := fmt.Fprintln(out, result)
+	return err
+}
+
+// printMaps prints the statements about maps, or why there are none.
+func (r *settingsReport) printMaps(out io.Writer) error {
+	if r.MapsProblem != "" {
+		wrap(out, "the delays of changes to the maps are not stated: "+r.MapsProblem)
+		return nil
+	}
+	if err := printMapCoverage(out, r.Maps, scanTimesTogether); err != nil {
+		return err
+	}
+	_, err := fmt.Fprintf(out, "with these settings, the attach method is %s\n\n", r.Attach)
 	return err
 }

@@ -40,10 +40,11 @@ func newMaps() *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "maps",
-		Short: "List the hash maps and arrays on this host",
-		Long: `List the hash maps and arrays on this host: whether syncd can replicate each map, how it would
-read and write the map, and the programs whose writes to the map the hooks of --attach auto do not
-detect. Listing needs CAP_SYS_ADMIN.`,
+		Short: "List the maps on this host",
+		Long: `List the maps on this host: whether syncd can replicate each map, how it would read and write the
+map, and the programs whose writes to the map the hooks of --attach auto do not detect. The list
+leaves out buffers of events, arrays of programs, and the arrays of variables and of syncd.
+Listing needs CAP_SYS_ADMIN.`,
 		Example: `  syncd maps
   syncd maps --json | jq -r '.[] | select(.problem == null) | .name'`,
 		Args: exactArgs(0),
@@ -66,7 +67,7 @@ detect. Listing needs CAP_SYS_ADMIN.`,
 
 // listMaps describes the maps of this host. hooks is the probe of the attach method.
 func listMaps(ctx context.Context, hooks *capture.ProbeResult) ([]hostMap, error) {
-	infos, err := kmap.List(ctx)
+	infos, _, err := kmap.List(ctx)
 	if err != nil {
 		return nil, err
 	}

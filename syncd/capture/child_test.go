@@ -80,6 +80,8 @@ func operate(m *ebpf.Map, operation string, first, n, version int) error {
 			return operateBatch[[4]byte](m, operation, first, n, version)
 		}
 		return operateBatch[[8]byte](m, operation, first, n, version)
+	case "sys-bpf":
+		return operateSysBPF(m, n)
 	}
 	if _, ok := failingCalls[operation]; ok {
 		return operateFailing(m, operation, first)

@@ -140,6 +140,14 @@ func (k *checker) checkMap(name string, ref kmap.Ref, owners []uint32, ids map[u
 	ids[info.ID] = name
 	if info.Unsupported != nil {
 		k.fail("map", fmt.Errorf("%s: %w", name, info.Unsupported))
+		return
+	}
+	if err := refuseDeletes(k.config, name, &info); err != nil {
+		k.fail("deletes", fmt.Errorf("%s: %w", name, err))
+	}
+	s, err := SchemaOf(name, info)
+	if err := refuseTimers(k.config, name, err == nil && s.Timers() != nil); err != nil {
+		k.fail("takeover-expiry", fmt.Errorf("%s: %w", name, err))
 	}
 }
 

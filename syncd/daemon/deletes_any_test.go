@@ -3,6 +3,7 @@ package daemon_test
 import (
 	"fmt"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -76,5 +77,11 @@ func TestDeletesAnyRefusesLRUMaps(t *testing.T) {
 	poll.Eventually(t, "the map is refused", func() bool { return n.status().Maps[0].State == daemon.MapRefused })
 	if text := n.status().Maps[0].Error; !strings.Contains(text, "remove it from deletes") {
 		t.Errorf("reason: got %q, want one with the remedy", text)
+	}
+	found := daemon.Check(&n.config)
+	if !slices.ContainsFunc(found, func(f daemon.Finding) bool {
+		return f.Severity == daemon.SeverityError && f.Setting == "deletes" && strings.Contains(f.Problem, "remove it from deletes")
+	}) {
+		t.Errorf("check: got findings %+v, want an error with the remedy", found)
 	}
 }

@@ -18,6 +18,9 @@ const (
 	// bytes. The bytes cost less in hash maps, and as much in per-CPU maps.
 	scanEntryCost = 530
 	scanByteCost  = 0.75
+	// scanCPUCost is for each possible CPU and entry of a per-CPU map: a lookup and a copy, each of other memory. Machines with
+	// many CPUs were not measured.
+	scanCPUCost = 100
 	// scanCallCost is for each entry that a bpf(2) call of its own looks up.
 	scanCallCost = 2000
 	// scanBucketCost is for each bucket, with the empty ones.
@@ -50,13 +53,20 @@ type MapCoverage struct {
 	ScanUnchanged float64 `json:"scan_unchanged_seconds"`
 	// Undetected are the programs whose writes only scans find, with type and id.
 	Undetected []string `json:"undetected_programs,omitempty"`
+	// CoverSettings sets these. InPlace is the longest time until the hook of the setting in-place finds a change in place,
+	// in seconds, or 0 without it. InPlaceProblem is why a hook in the settings has no effect. Deletes is the value of the
+	// setting deletes. With DrainSums, syncd replicates sums and not the entries, so that the other statements are absent.
+	InPlace        float64 `json:"in_place_seconds,omitempty"`
+	InPlaceProblem string  `json:"in_place_problem,omitempty"`
+	Deletes        string  `json:"deletes,omitempty"`
+	DrainSums      bool    `json:"drain_sums,omitempty"`
 	// Problem is why syncd cannot replicate the map.
 	Problem string `json:"problem,omitempty"`
 }
 
 // coverage states how soon writes to a map are detected with an attach method and settings. programs are
-// those that use the map.
-func coverage(info *kmap.Info, programs []kmap.Program, o *capture.ProbeResult, c *config.Config) MapCoverage {
+// those that use the map, and others is the longest duration of the scans of all other replicated maps together.
+func coverage(info *kmap.Info, programs []kmap.Program, o *capture.ProbeResult, c *config.Config, others time.Duration) MapCoverage {
 	m := MapCoverage{ID: info.ID, Name: info.Name, Type: info.Type.String(), Evictions: CoverNone}
 	if info.Unsupported != nil {
 		m.Problem = info.Unsupported.Error()
@@ -76,15 +86,19 @@ func coverage(info *kmap.Info, programs []kmap.Program, o *capture.ProbeResult, 
 	if covers.Programs {
 		m.Undetected = undetected(programs, o.Attach)
 	}
-	work := slowestMachine * scanWork(info)
-	scan := kmap.LongestScan(work, c.ScanBudget/100)
+	scan := longestScan(info, c) + others
 	m.Scan = (max(c.ScanInterval, scan) + scan).Seconds()
 	m.ScanUnchanged = m.Scan
 	if o.DetectsAllWrites() {
 		intervals := scanIntervals(c, m.Name, info)
-		m.ScanUnchanged = (max(intervals.IntervalAtRest(work), scan) + scan).Seconds()
+		m.ScanUnchanged = (max(intervals.IntervalAtRest(slowestMachine*scanWork(info)), scan) + scan).Seconds()
 	}
 	return m
+}
+
+// longestScan returns the longest duration of a scan of a map, on the slowest machine, with the whole budget of scans.
+func longestScan(info *kmap.Info, c *config.Config) time.Duration {
+	return kmap.LongestScan(slowestMachine*scanWork(info), c.ScanBudget/100)
 }
 
 // scanWork returns about the processor time that a scan of a map needs on the reference machine, whose measurements are in
@@ -94,7 +108,7 @@ func scanWork(info *kmap.Info) time.Duration {
 	if entries < 0 {
 		entries = info.MaxEntries
 	}
-	entry := scanEntryCost + scanByteCost*float64(info.KeySize+info.ValueSize)
+	entry := scanEntryCost + scanByteCost*float64(info.KeySize+info.ValueSize) + scanCPUCost*float64(info.CPUs)
 	if info.ScannedSingly() {
 		entry += scanCallCost
 	}
@@ -110,9 +124,16 @@ func scanWork(info *kmap.Info) time.Duration {
 // CoverMaps states how soon writes to each of these maps are detected, in their order. Each statement is for a map
 // that is replicated alone: others use a part of the budget of scans. o is the probe of the attach method. It needs CAP_SYS_ADMIN.
 func CoverMaps(ctx context.Context, infos []kmap.Info, o *capture.ProbeResult, c *config.Config) ([]MapCoverage, error) {
+	return coverMaps(ctx, infos, o, c, false)
+}
+
+// coverMaps is CoverMaps for maps that are replicated alone, or all together.
+func coverMaps(ctx context.Context, infos []kmap.Info, o *capture.ProbeResult, c *config.Config, together bool) ([]MapCoverage, error) {
 	ids := make([]uint32, len(infos))
+	var all time.Duration
 	for i := range infos {
 		ids[i] = infos[i].ID
+		all += longestScan(&infos[i], c)
 	}
 	programs, err := kmap.ProgramsOfMaps(ctx, ids)
 	if err != nil {
@@ -120,7 +141,11 @@ func CoverMaps(ctx context.Context, infos []kmap.Info, o *capture.ProbeResult, c
 	}
 	list := make([]MapCoverage, len(infos))
 	for i := range infos {
-		list[i] = coverage(&infos[i], programs[infos[i].ID], o, c)
+		var others time.Duration
+		if together {
+			others = all - longestScan(&infos[i], c)
+		}
+		list[i] = coverage(&infos[i], programs[infos[i].ID], o, c, others)
 	}
 	return list, nil
 }

@@ -93,7 +93,7 @@ func TestCoverageOfMaps(t *testing.T) {
 		},
 	} {
 		test.want.Type = test.info.Type.String()
-		got := coverage(&test.info, test.programs, &test.offer, &c)
+		got := coverage(&test.info, test.programs, &test.offer, &c, 0)
 		got.Scan, got.ScanUnchanged = math.Round(got.Scan), math.Round(got.ScanUnchanged)
 		if !reflect.DeepEqual(got, test.want) {
 			t.Errorf("%s: got %+v, want %+v", name, got, test.want)
@@ -116,6 +116,8 @@ func TestScanWork(t *testing.T) {
 		"large values":            {kmap.Info{Type: ebpf.Hash, KeySize: 8, ValueSize: 32_000, Entries: 5000, MaxEntries: 5000}, 33 * time.Millisecond, 130 * time.Millisecond},
 		"large values of per-CPU": {kmap.Info{Type: ebpf.PerCPUHash, KeySize: 8, ValueSize: 2048, CPUs: 2, Entries: 50_000, MaxEntries: 50_000}, 100 * time.Millisecond, 210 * time.Millisecond}, // 5.10 needs calls
 		"per-CPU LRU":             {kmap.Info{Type: ebpf.LRUCPUHash, KeySize: 8, ValueSize: 32, CPUs: 2, Entries: 100_000, MaxEntries: 100_000}, 194 * time.Millisecond, 300 * time.Millisecond},
+		"per-CPU, 128 CPUs":       {kmap.Info{Type: ebpf.PerCPUHash, KeySize: 8, ValueSize: 1024, CPUs: 128, Entries: 100_000, MaxEntries: 100_000}, 1400 * time.Millisecond, 1650 * time.Millisecond},
+		"per-CPU array, 128 CPUs": {kmap.Info{Type: ebpf.PerCPUArray, KeySize: 4, ValueSize: 1024, CPUs: 128, Entries: 1000, MaxEntries: 1000}, 14 * time.Millisecond, 17 * time.Millisecond},
 		"large values with lock":  {kmap.Info{Type: ebpf.Hash, KeySize: 16, ValueSize: 8192, HasSpinLock: true, Entries: 10_000, MaxEntries: 10_000}, 43 * time.Millisecond, 90 * time.Millisecond},
 		"array":                   {kmap.Info{Type: ebpf.Array, KeySize: 4, ValueSize: 16, Entries: 1000, MaxEntries: 1000}, 545 * time.Microsecond, 546 * time.Microsecond},
 		"one entry":               {kmap.Info{Type: ebpf.Hash, KeySize: 4, ValueSize: 16, Entries: 1, MaxEntries: 1}, 549 * time.Nanosecond, 551 * time.Nanosecond},

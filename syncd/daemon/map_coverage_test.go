@@ -121,7 +121,7 @@ func (f *coverageFixture) runProgram(name string, op dataplane.Op, first, n, ver
 func (f *coverageFixture) coverages(attach capture.Attach) map[string]daemon.MapCoverage {
 	f.t.Helper()
 	offer := capture.Probe(attach)[0]
-	infos, err := kmap.List(f.t.Context())
+	infos, _, err := kmap.List(f.t.Context())
 	if err != nil {
 		f.t.Fatal(err)
 	}

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"mapsync/syncd/capture"
-	"mapsync/syncd/config"
 	"mapsync/syncd/kmap"
 	"mapsync/syncd/replicate"
 	"mapsync/syncd/schema"
@@ -114,17 +113,15 @@ func (m *replica) open(raw *ebpf.Map) (*attachment, *schema.Schema, error) {
 	if info.Unsupported != nil {
 		return nil, nil, info.Unsupported
 	}
-	if isLRU(&info) && m.daemon.config.DeletesAny(m.name) {
-		return nil, nil, fmt.Errorf("%w: its type %s evicts entries, which deletes: any may take for deletes; remove it from deletes",
-			kmap.ErrUnsupported, info.Type)
+	if err := refuseDeletes(&m.daemon.config, m.name, &info); err != nil {
+		return nil, nil, err
 	}
 	s, err := m.schemaFor(info)
 	if err != nil {
 		return nil, nil, err
 	}
-	if _, set := m.daemon.config.TakeoverExpiry(m.name); !set && m.hasTimer(s, info) {
-		return nil, nil, fmt.Errorf("%w: its values have a bpf_timer, which is not armed on peers, so that entries stay after a takeover; "+
-			"set takeover-expiry: %[2]s=DURATION, or %[2]s=%[3]s", kmap.ErrUnsupported, m.name, config.TakeoverNever)
+	if err := refuseTimers(&m.daemon.config, m.name, m.hasTimer(s, info)); err != nil {
+		return nil, nil, err
 	}
 	if m.daemon.config.DrainSums(m.name) {
 		a, err := m.openDrainSums(raw, &info, s)

@@ -36,11 +36,14 @@ func TestStatedScanTimesHold(t *testing.T) {
 		"sparse":           {ebpf.MapSpec{Type: ebpf.Hash, KeySize: 8, ValueSize: 16, MaxEntries: 1_000_000}, 100},
 		"sparse, by keys":  {ebpf.MapSpec{Type: ebpf.LRUCPUHash, KeySize: 8, ValueSize: 16, MaxEntries: 200_000}, 100},
 		"large values":     {ebpf.MapSpec{Type: ebpf.Hash, KeySize: 8, ValueSize: 8192, MaxEntries: 5000}, 5000},
+		"per-CPU":          {ebpf.MapSpec{Type: ebpf.PerCPUHash, KeySize: 8, ValueSize: 16, MaxEntries: 50_000}, 50_000},
+		"per-CPU LRU":      {ebpf.MapSpec{Type: ebpf.LRUCPUHash, KeySize: 8, ValueSize: 16, MaxEntries: 50_000}, 40_000},
+		"per-CPU array":    {ebpf.MapSpec{Type: ebpf.PerCPUArray, KeySize: 4, ValueSize: 16, MaxEntries: 100_000}, 0},
 		"array of nothing": {ebpf.MapSpec{Type: ebpf.Array, KeySize: 4, ValueSize: 16, MaxEntries: 100_000}, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			scanner, info := scannerOf(t, &test.spec, test.entries)
-			stated := coverage(info, nil, &capture.ProbeResult{Attach: capture.AttachNone}, &c).Scan
+			stated := coverage(info, nil, &capture.ProbeResult{Attach: capture.AttachNone}, &c, 0).Scan
 			var works []time.Duration
 			poll.Eventually(t, fmt.Sprintf("a scan of which two take at most the stated %v s", stated), func() bool {
 				works = append(works, workOfScan(t, scanner))

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -184,8 +185,13 @@ func TestTimersNeedATakeoverExpiry(t *testing.T) {
 			}
 			n.start()
 			poll.Eventually(t, "the map is "+string(want), func() bool { return n.status().Maps[0].State == want })
-			if text := n.status().Maps[0].Error; want == daemon.MapRefused && !strings.Contains(text, "takeover-expiry: ct=DURATION, or ct=never") {
+			const remedy = "takeover-expiry: ct=DURATION, or ct=never"
+			if text := n.status().Maps[0].Error; want == daemon.MapRefused && !strings.Contains(text, remedy) {
 				t.Errorf("reason: got %q, want one with the remedy", text)
+			}
+			found := daemon.Check(&n.config)
+			if got := slices.ContainsFunc(found, func(f daemon.Finding) bool { return strings.Contains(f.Problem, remedy) }); got != (want == daemon.MapRefused) {
+				t.Errorf("check: got findings %+v, want the remedy: %t", found, want == daemon.MapRefused)
 			}
 		})
 	}

@@ -7,9 +7,9 @@ import (
 	"github.com/cilium/ebpf"
 )
 
-// countEntries returns the number of entries of any hash map, or -1 if it cannot read the map bucket by bucket. For an
+// CountEntries returns the number of entries of any hash map, or -1 if it cannot read the map bucket by bucket. For an
 // array it returns the number of elements.
-func countEntries(ctx context.Context, m *ebpf.Map, info *Info) int {
+func CountEntries(ctx context.Context, m *ebpf.Map, info *Info) int {
 	if IsArray(info.Type) {
 		return info.MaxEntries
 	}

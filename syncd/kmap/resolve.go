@@ -5,13 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
 	"slices"
 	"strings"
 
 	"github.com/cilium/ebpf"
-
-	"mapsync/bpf"
 )
 
 // errNoIDs names the privilege that the kernel requires to list the maps of the host.
@@ -194,41 +191,4 @@ func inUse(ids []uint32) ([]uint32, error) {
 		users[id] = true
 	}
 	return slices.DeleteFunc(slices.Clone(ids), func(id uint32) bool { return !users[id] }), nil
-}
-
-// List describes the hash maps and arrays on this host, in the order of their IDs. It includes their pins and,
-// if a program can read them, their number of entries. It leaves out the arrays of syncd, and those that the
-// compiler makes for variables.
-func List(ctx context.Context) ([]Info, error) {
-	pinned, err := listPins()
-	if err != nil && !errors.Is(err, os.ErrPermission) {
-		return nil, fmt.Errorf("list maps: %w", err)
-	}
-	var list []Info
-	err = eachMap(ctx, func(m *ebpf.Map, raw *mapInfo) error {
-		if !listed(m.Type(), raw.nameString()) {
-			return nil
-		}
-		info, err := Describe(m)
-		if err != nil {
-			return err
-		}
-		info.Pins = pinned[raw.id]
-		info.Entries = countEntries(ctx, m, &info)
-		list = append(list, info)
-		return nil
-	})
-	if err != nil {
-		return nil, fmt.Errorf("list maps: %w", err)
-	}
-	return list, nil
-}
-
-// listed reports whether List includes a map.
-func listed(t ebpf.MapType, name string) bool {
-	if IsArray(t) {
-		// Only the names of variables' sections have a dot, such as "lb.bss".
-		return !strings.HasPrefix(name, bpf.MapPrefix) && !strings.Contains(name, ".")
-	}
-	return strings.Contains(t.String(), "Hash") && !strings.Contains(t.String(), "OfMaps")
 }

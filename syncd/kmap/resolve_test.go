@@ -147,64 +147,6 @@ func bpffs(t *testing.T) string {
 	return dir
 }
 
-func TestList(t *testing.T) {
-	dir := bpffs(t)
-	m := newKernelMap(t, namedSpec(uniqueName("list")))
-	pins := []string{filepath.Join(dir, "a"), filepath.Join(dir, "sub", "b")}
-	if err := os.Mkdir(filepath.Dir(pins[1]), 0o700); err != nil {
-		t.Fatal(err)
-	}
-	first, err := m.Clone()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer first.Close()
-	if err := errors.Join(first.Pin(pins[0]), m.Pin(pins[1]), useByProgram(t, m).Pin(filepath.Join(dir, "program"))); err != nil {
-		t.Fatal(err)
-	}
-	put(t, openMap(t, m, Options{}), 0, 42, 1)
-	perCPU := newKernelMap(t, &ebpf.MapSpec{Type: ebpf.PerCPUHash, KeySize: 4, ValueSize: 8, MaxEntries: 1})
-	large := newKernelMap(t, hashSpec(8, MaxValueSize+1, 1))
-	array := newKernelMap(t, arraySpec(ebpf.Array, 8, 3))
-	var hidden []*ebpf.Map
-	for _, name := range []string{"lb.bss", "mapsync_slots"} {
-		spec := arraySpec(ebpf.Array, 8, 1)
-		spec.Name = name
-		hidden = append(hidden, newKernelMap(t, spec))
-	}
-	hidden = append(hidden, newKernelMap(t, &ebpf.MapSpec{Type: ebpf.Queue, ValueSize: 8, MaxEntries: 1}))
-
-	list, err := List(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	find := func(m *ebpf.Map) *Info {
-		i := slices.IndexFunc(list, func(i Info) bool { return i.ID == idOf(t, m) })
-		if i < 0 {
-			return nil
-		}
-		return &list[i]
-	}
-	got := find(m)
-	if got == nil || got.Entries != 42 || !slices.Equal(got.Pins, pins) || got.Unsupported != nil || got.KeySize != 8 {
-		t.Errorf("list: got map %+v, want a supported map with 42 entries, keys of 8 bytes and pins %q", got, pins)
-	}
-	if got := find(perCPU); got == nil || got.Unsupported != nil || got.Entries != 0 {
-		t.Errorf("list: got per-CPU map %+v, want a supported map with 0 entries", got)
-	}
-	if got := find(large); got == nil || !errors.Is(got.Unsupported, ErrUnsupported) {
-		t.Errorf("list: got map with large values %+v, want ErrUnsupported", got)
-	}
-	if got := find(array); got == nil || got.Unsupported != nil || got.Entries != 3 {
-		t.Errorf("list: got array %+v, want a supported map with 3 entries", got)
-	}
-	for _, m := range hidden {
-		if got := find(m); got != nil {
-			t.Errorf("list: got map %+v, want it left out", got)
-		}
-	}
-}
-
 func TestBPFMounts(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "mountinfo")
 	text := `22 1 0:20 / /sys/fs/bpf rw,nosuid shared:9 - bpf bpf rw,mode=700
