@@ -30,9 +30,9 @@ const (
 	maxPendingRereads = 16 << 10
 )
 
-// MaxInPlaceDelay is the longest time from a change in place to the request of its reread with
-// [Capture.WatchLookups], unless the hook has missed the lookup.
-const MaxInPlaceDelay = lookupDelay
+// MaxInPlaceDelay is the time within which a change in place is in the table with [Capture.WatchLookups], unless the hook has
+// missed the lookup: its reread is requested after at most lookupDelay.
+const MaxInPlaceDelay = 300 * time.Millisecond
 
 // lookups are the keys that programs looked up and that the tables are about to reread. The lock of the pump
 // protects them.
