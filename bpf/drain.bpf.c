@@ -313,7 +313,7 @@ int BPF_PROG(tracepoint_exit_tail)
 	return 0;
 }
 
-/* The entry that add_back adds: the key without the origin, and the value. */
+/* The entry that syncd adds itself: the key, and for add_back the value. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);
@@ -321,13 +321,48 @@ struct {
 	__type(value, struct work);
 } drain_back SEC(".maps");
 
+static __always_inline struct work *back(void)
+{
+	__u32 zero = 0;
+
+	return bpf_map_lookup_elem(&drain_back, &zero);
+}
+
 /* syncd runs this program to add an entry itself. */
 SEC("cgroup_skb/egress")
 int add_back(struct __sk_buff *skb)
 {
 	struct drain_state *s = state();
-	__u32 zero = 0;
-	struct work *w = bpf_map_lookup_elem(&drain_back, &zero);
+	struct work *w = back();
 
-	return s && w && add(s, w);
+	return s && w && add(s, w, true);
+}
+
+/* The sums of a former generation. The loader replaces this map. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 1);
+	__uint(key_size, 8 + ORIGIN_BYTES);
+	__uint(value_size, 8);
+} former_sums SEC(".maps");
+
+/* syncd runs this program to move a sum of this host from former_sums to the present sums. If syncd
+ * is killed, the program has run as a whole or not at all: no sum is in both. Without room, the sum
+ * stays in former_sums. */
+SEC("cgroup_skb/egress")
+int move_former(struct __sk_buff *skb)
+{
+	struct drain_state *s = state();
+	struct work *w = back();
+	void *former;
+
+	if (!s || !w || value_size > MAX_VALUE)
+		return 0;
+	former = bpf_map_lookup_elem(&former_sums, w->key);
+	if (!former || bpf_probe_read_kernel(w->value, value_size, former) ||
+	    bpf_map_delete_elem(&former_sums, w->key))
+		return 0;
+	if (!add(s, w, false) && bpf_map_update_elem(&former_sums, w->key, w->value, BPF_NOEXIST))
+		__sync_fetch_and_add(&s->full, 1);
+	return 0;
 }

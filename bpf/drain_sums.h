@@ -120,8 +120,9 @@ static __always_inline struct work *work(__u32 which)
 	return bpf_map_lookup_elem(&drain_work, &which);
 }
 
-/* add_to adds the present value to a sum. */
-static __always_inline void add_to(__u8 *sum, struct work *w)
+/* add_to adds the present value to a sum. newest is false if the other fields of the sum are those
+ * of a newer entry. */
+static __always_inline void add_to(__u8 *sum, struct work *w, bool newest)
 {
 	for (int i = 0; i < MAX_RANGES && added[i].size; i++) {
 		__u32 at = added[i].offset;
@@ -133,7 +134,7 @@ static __always_inline void add_to(__u8 *sum, struct work *w)
 		else
 			__sync_fetch_and_add((__u32 *)(sum + at), *(__u32 *)(w->value + at));
 	}
-	for (int i = 0; i < MAX_RANGES && copied[i].size; i++) {
+	for (int i = 0; newest && i < MAX_RANGES && copied[i].size; i++) {
 		__u32 at = copied[i].offset, size = copied[i].size;
 
 		if (at >= MAX_VALUE || size > MAX_VALUE - at)
@@ -142,8 +143,8 @@ static __always_inline void add_to(__u8 *sum, struct work *w)
 	}
 }
 
-/* add adds the present entry to the sums. It returns false if they have no room. */
-static __always_inline bool add(struct drain_state *s, struct work *w)
+/* add adds the present entry to the sums, as add_to. It returns false if they have no room. */
+static __always_inline bool add(struct drain_state *s, struct work *w, bool newest)
 {
 	__u8 *sum;
 
@@ -159,14 +160,14 @@ static __always_inline bool add(struct drain_state *s, struct work *w)
 		if (!sum)
 			return false;
 	}
-	add_to(sum, w);
+	add_to(sum, w, newest);
 	return true;
 }
 
 /* add_drained is add for a drained entry, with its counter. */
 static __always_inline void add_drained(struct drain_state *s, struct work *w)
 {
-	__sync_fetch_and_add(add(s, w) ? &s->entries : &s->full, 1);
+	__sync_fetch_and_add(add(s, w, true) ? &s->entries : &s->full, 1);
 }
 
 /* add_user adds entry i of the call. */

@@ -103,6 +103,7 @@ const (
 	DrainMapDrainState            = "drain_state"
 	DrainMapDrainSums             = "drain_sums"
 	DrainMapDrainWork             = "drain_work"
+	DrainMapFormerSums            = "former_sums"
 	DrainMapOwnWriteMarks         = "own_write_marks"
 	DrainMapPerf                  = "perf"
 	DrainMapRing                  = "ring"
@@ -119,6 +120,7 @@ const (
 	DrainProgKretprobeSyscall     = "kretprobe_syscall"
 	DrainProgKretprobeSyscallLoop = "kretprobe_syscall_loop"
 	DrainProgKretprobeSyscallTail = "kretprobe_syscall_tail"
+	DrainProgMoveFormer           = "move_former"
 	DrainProgTracepointEnter      = "tracepoint_enter"
 	DrainProgTracepointExit       = "tracepoint_exit"
 	DrainProgTracepointExitLoop   = "tracepoint_exit_loop"
@@ -187,6 +189,7 @@ type DrainProgramSpecs struct {
 	KretprobeSyscall     *ebpf.ProgramSpec `ebpf:"kretprobe_syscall"`
 	KretprobeSyscallLoop *ebpf.ProgramSpec `ebpf:"kretprobe_syscall_loop"`
 	KretprobeSyscallTail *ebpf.ProgramSpec `ebpf:"kretprobe_syscall_tail"`
+	MoveFormer           *ebpf.ProgramSpec `ebpf:"move_former"`
 	TracepointEnter      *ebpf.ProgramSpec `ebpf:"tracepoint_enter"`
 	TracepointExit       *ebpf.ProgramSpec `ebpf:"tracepoint_exit"`
 	TracepointExitLoop   *ebpf.ProgramSpec `ebpf:"tracepoint_exit_loop"`
@@ -203,6 +206,7 @@ type DrainMapSpecs struct {
 	DrainState    *ebpf.MapSpec `ebpf:"drain_state"`
 	DrainSums     *ebpf.MapSpec `ebpf:"drain_sums"`
 	DrainWork     *ebpf.MapSpec `ebpf:"drain_work"`
+	FormerSums    *ebpf.MapSpec `ebpf:"former_sums"`
 	OwnWriteMarks *ebpf.MapSpec `ebpf:"own_write_marks"`
 	Perf          *ebpf.MapSpec `ebpf:"perf"`
 	Ring          *ebpf.MapSpec `ebpf:"ring"`
@@ -251,6 +255,7 @@ type DrainMaps struct {
 	DrainState    *ebpf.Map `ebpf:"drain_state"`
 	DrainSums     *ebpf.Map `ebpf:"drain_sums"`
 	DrainWork     *ebpf.Map `ebpf:"drain_work"`
+	FormerSums    *ebpf.Map `ebpf:"former_sums"`
 	OwnWriteMarks *ebpf.Map `ebpf:"own_write_marks"`
 	Perf          *ebpf.Map `ebpf:"perf"`
 	Ring          *ebpf.Map `ebpf:"ring"`
@@ -266,6 +271,7 @@ func (m *DrainMaps) Close() error {
 		m.DrainState,
 		m.DrainSums,
 		m.DrainWork,
+		m.FormerSums,
 		m.OwnWriteMarks,
 		m.Perf,
 		m.Ring,
@@ -304,6 +310,7 @@ type DrainPrograms struct {
 	KretprobeSyscall     *ebpf.Program `ebpf:"kretprobe_syscall"`
 	KretprobeSyscallLoop *ebpf.Program `ebpf:"kretprobe_syscall_loop"`
 	KretprobeSyscallTail *ebpf.Program `ebpf:"kretprobe_syscall_tail"`
+	MoveFormer           *ebpf.Program `ebpf:"move_former"`
 	TracepointEnter      *ebpf.Program `ebpf:"tracepoint_enter"`
 	TracepointExit       *ebpf.Program `ebpf:"tracepoint_exit"`
 	TracepointExitLoop   *ebpf.Program `ebpf:"tracepoint_exit_loop"`
@@ -323,6 +330,7 @@ func (p *DrainPrograms) Close() error {
 		p.KretprobeSyscall,
 		p.KretprobeSyscallLoop,
 		p.KretprobeSyscallTail,
+		p.MoveFormer,
 		p.TracepointEnter,
 		p.TracepointExit,
 		p.TracepointExitLoop,

@@ -1,12 +1,15 @@
 package drained
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"sync/atomic"
 	"time"
 
 	"github.com/cilium/ebpf"
+
+	"mapsync/bpf"
 )
 
 // mergePause and mergeLimit bound the wait for the calls that former programs have ended.
@@ -52,21 +55,26 @@ func (s *Sums) removeOthers(present uint64) error {
 	return err
 }
 
-// merge adds pinned sums to the present ones, unless both are the same map.
+// merge moves pinned sums to the present ones, unless both are the same map.
 func (s *Sums) merge(pin string) error {
 	former, err := s.loadPinned(pin)
 	if err != nil {
 		return err
 	}
-	defer former.Close() //nolint:errcheck // only read
+	defer former.Close() //nolint:errcheck // no error is possible
 	same, err := sameMap(former, s.sums)
 	if err != nil || same {
 		return err
 	}
+	move, err := s.loadMove(former)
+	if err != nil {
+		return err
+	}
+	defer move.Close() //nolint:errcheck // no error is possible
 	sums, left := 0, 0
 	err = s.options.EachKey(former, func(key []byte) error {
 		sums++
-		if s.mergeKey(former, key) != nil {
+		if s.mergeKey(move, former, key) != nil {
 			left++
 		}
 		return nil
@@ -81,30 +89,53 @@ func (s *Sums) merge(pin string) error {
 	return nil
 }
 
-func (s *Sums) mergeKey(former *ebpf.Map, key []byte) error {
+// loadMove loads the program that moves a sum from the former sums to the present ones. The caller closes it.
+func (s *Sums) loadMove(former *ebpf.Map) (*ebpf.Program, error) {
+	spec, err := s.options.spec(s.method, 0)
+	if err != nil {
+		return nil, err
+	}
+	sums := spec.Maps[sumsMap].Copy()
+	sums.MaxEntries = former.MaxEntries()
+	spec.Maps[formerSumsMap] = sums
+	var objects struct {
+		Move *ebpf.Program `ebpf:"move_former"`
+	}
+	err = spec.LoadAndAssign(&objects, &ebpf.CollectionOptions{
+		MapReplacements: map[string]*ebpf.Map{
+			sumsMap: s.sums, formerSumsMap: former, stateMapName: s.objects.Maps[stateMapName], backMap: s.back,
+		},
+		Cache: bpf.KernelTypes(),
+	})
+	if err != nil {
+		return nil, fmt.Errorf("load the program that moves former sums: %w", err)
+	}
+	return objects.Move, nil
+}
+
+// mergeKey adds a former sum to the present ones. A sum of this host leaves the former map in the same run of a program: a
+// syncd that is killed leaves none in both maps, which the next one would add again. Without room, the sum stays.
+func (s *Sums) mergeKey(move *ebpf.Program, former *ebpf.Map, key []byte) error {
+	origin := s.Origin()
+	own := bytes.HasSuffix(key, origin[:])
+	if own {
+		// Kernels before 5.13 return no result if a signal arrives.
+		if _, err := s.run(move, key, nil); err != nil {
+			return err
+		}
+	}
 	value, err := former.LookupBytes(key)
 	if err != nil || value == nil {
 		return err
 	}
-	origin := s.Origin()
-	own := len(key) - OriginSize
-	if string(key[own:]) != string(origin[:]) {
-		err := s.sums.Update(key, value, ebpf.UpdateNoExist)
-		if errors.Is(err, ebpf.ErrKeyExist) {
-			err = nil
-		}
-		return err
+	if own {
+		return errNoRoom
 	}
-	// The other fields are those of the newest entry.
-	if newest, err := s.sums.LookupBytes(key); err == nil && newest != nil {
-		for _, r := range s.options.copied() {
-			copy(value[r.Offset:][:r.Size], newest[r.Offset:])
-		}
+	err = s.sums.Update(key, value, ebpf.UpdateNoExist)
+	if errors.Is(err, ebpf.ErrKeyExist) {
+		err = nil
 	}
-	if err := s.AddBack(key[:own], value); err != nil {
-		return err
-	}
-	return former.Delete(key) // a second merge must not add it again
+	return err
 }
 
 func sameMap(a, b *ebpf.Map) (bool, error) {

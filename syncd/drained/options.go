@@ -12,9 +12,10 @@ import (
 	"mapsync/bpf"
 )
 
-// Limits of a drained map. The programs copy an entry to memory of these sizes, in bytes.
+// Limits of a drained map in bytes. The programs copy an entry to memory of limited size, and the key of a sum is that of a
+// replicated map.
 const (
-	MaxKeySize   = 512
+	MaxKeySize   = 512 - OriginSize
 	MaxValueSize = 4096
 	// OriginSize is the size of the origin at the end of the key of a sum, in bytes.
 	OriginSize = 8
@@ -72,8 +73,10 @@ func (o *Options) validate() error {
 	switch {
 	case o.Type != ebpf.Hash && o.Type != ebpf.LRUHash:
 		return fmt.Errorf("%w: its type is %s, and only Hash and LRUHash are possible", ErrUnsupported, o.Type)
-	case o.KeySize > MaxKeySize || o.ValueSize > MaxValueSize:
-		return fmt.Errorf("%w: its entries have %d + %d bytes, and %d + %d are possible", ErrUnsupported, o.KeySize, o.ValueSize, MaxKeySize, MaxValueSize)
+	case o.KeySize > MaxKeySize:
+		return fmt.Errorf("%w: its key has %d bytes, more than %d", ErrUnsupported, o.KeySize, MaxKeySize)
+	case o.ValueSize > MaxValueSize:
+		return fmt.Errorf("%w: its value has %d bytes, more than %d", ErrUnsupported, o.ValueSize, MaxValueSize)
 	case len(o.Added) == 0:
 		return fmt.Errorf("%w: no field of its values has the role sum, so give the counters that role with the setting field", ErrUnsupported)
 	}

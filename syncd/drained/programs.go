@@ -24,6 +24,7 @@ import (
 const (
 	addBackProgram = "add_back"
 	sumsMap        = "drain_sums"
+	formerSumsMap  = "former_sums"
 	stateMapName   = "drain_state"
 	nextMap        = "drain_next"
 	backMap        = "drain_back"
@@ -73,8 +74,8 @@ func restSuffix() string {
 	return "_tail"
 }
 
-// restrict removes from spec the programs other than those of the parts and the one of AddBack, and what the headers declare
-// for other programs.
+// restrict removes from spec the programs other than those of the parts and the one of AddBack, and the maps and variables of
+// other programs.
 func restrict(spec *ebpf.CollectionSpec, parts []part) {
 	wanted := []string{addBackProgram}
 	for _, p := range parts {

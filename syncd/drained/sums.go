@@ -150,23 +150,31 @@ func (s *Sums) Follow(id uint32) {
 	atomic.StoreUint32(&s.state.MapId, id)
 }
 
+// errNoRoom is the error of an entry for which the sums have no room.
+var errNoRoom = errors.New("they have no room")
+
 // AddBack adds an entry to the sums. key and value are those of an entry of the drained map.
 func (s *Sums) AddBack(key, value []byte) error {
-	work := bpf.DrainWork{}
-	copy(work.Key[:], key)
-	copy(work.Value[:], value)
-	if err := s.back.Put(uint32(0), &work); err != nil {
-		return fmt.Errorf("pass an entry to the sums: %w", err)
-	}
-	// The data has at least the size of an Ethernet header, which the kernel requires.
-	added, err := s.objects.Programs[addBackProgram].Run(&ebpf.RunOptions{Data: make([]byte, 64)})
+	added, err := s.run(s.objects.Programs[addBackProgram], key, value)
 	if err == nil && added == 0 {
-		err = errors.New("they have no room")
+		err = errNoRoom
 	}
 	if err != nil {
 		return fmt.Errorf("add an entry to the sums: %w", err)
 	}
 	return nil
+}
+
+// run runs a program that takes an entry from the map drain_back. It returns the program's result.
+func (s *Sums) run(program *ebpf.Program, key, value []byte) (uint32, error) {
+	work := bpf.DrainWork{}
+	copy(work.Key[:], key)
+	copy(work.Value[:], value)
+	if err := s.back.Put(uint32(0), &work); err != nil {
+		return 0, fmt.Errorf("pass the entry to the program: %w", err)
+	}
+	// The data has at least the size of an Ethernet header, which the kernel requires.
+	return program.Run(&ebpf.RunOptions{Data: make([]byte, 64)})
 }
 
 // Close frees the resources of this process. Pinned programs continue to add.

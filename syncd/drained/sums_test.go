@@ -4,7 +4,10 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"runtime"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -13,6 +16,7 @@ import (
 
 	"mapsync/internal/poll"
 	"mapsync/syncd/drained"
+	"mapsync/syncd/kmap"
 
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
@@ -275,7 +279,7 @@ func TestOpenRefuses(t *testing.T) {
 		"size":    func(o *drained.Options) { o.Added = []drained.Range{{Offset: 0, Size: 2}} },
 		"place":   func(o *drained.Options) { o.Added = []drained.Range{{Offset: 4, Size: 8}} },
 		"end":     func(o *drained.Options) { o.Added = []drained.Range{{Offset: 16, Size: 8}} },
-		"key":     func(o *drained.Options) { o.KeySize = 513 },
+		"key":     func(o *drained.Options) { o.KeySize = drained.MaxKeySize + 1 },
 		"value":   func(o *drained.Options) { o.ValueSize = 4097 },
 		"methods": func(o *drained.Options) { o.Methods = nil },
 	} {
@@ -285,6 +289,26 @@ func TestOpenRefuses(t *testing.T) {
 			t.Errorf("%s: got %v, error %v, want ErrUnsupported", name, s, err)
 		}
 	}
+}
+
+// TestKeySizeIsLimited: syncd refuses a key that would be too large for a replicated map with the origin, before it attaches
+// or pins anything.
+func TestKeySizeIsLimited(t *testing.T) {
+	eachMethod(t, func(t *testing.T, method drained.Method) {
+		o := options(filepath.Join(mountBPF(t), "flows"))
+		o.Methods, o.KeySize, o.MaxEntries = []drained.Method{method}, 505, 10
+		s, err := drained.Open(o)
+		if want := "its key has 505 bytes, more than 504"; !errors.Is(err, drained.ErrUnsupported) || !strings.HasSuffix(err.Error(), want) {
+			t.Fatalf("keys of 505 bytes: got %v, error %v, want the error %q", s, err, want)
+		}
+		if _, err := os.Stat(o.Folder); !errors.Is(err, os.ErrNotExist) {
+			t.Errorf("folder of pins: got error %v, want %v", err, os.ErrNotExist)
+		}
+		o.KeySize = 504
+		if info, err := kmap.Describe(openSums(t, o).Map()); err != nil || info.Unsupported != nil {
+			t.Errorf("sums of keys of 504 bytes: got %v, error %v, want a map that can be replicated", info.Unsupported, err)
+		}
+	})
 }
 
 // BenchmarkDrain measures a batch lookup-and-delete of 1,000 entries, without and with sums, in ns an entry.
