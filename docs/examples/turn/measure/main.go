@@ -42,7 +42,7 @@ func main() {
 	flag.IntVar(&o.rounds, "rounds", 5, "number of comparisons; 0: none")
 	flag.DurationVar(&o.window, "for", 2*time.Second, "length of each measurement")
 	flag.Float64Var(&o.delayRatio, "delay-ratio", 2, "fail unless the delay is so many times shorter with the offload; 0: print only")
-	flag.Float64Var(&o.rateRatio, "rate-ratio", 3, "fail unless the rate is so many times higher with the offload; 0: print only")
+	flag.Float64Var(&o.rateRatio, "rate-ratio", 1.5, "fail unless the rate is so many times higher with the offload; 0: print only")
 	flag.Float64Var(&o.cpuRatio, "cpu-ratio", 50, "fail unless the server uses so many times less processor time with the offload; 0: print only")
 	flag.BoolVar(&o.probe, "probe", false, "only check whether this kernel can run the measurement")
 	flag.Parse()
