@@ -11,11 +11,12 @@ import (
 )
 
 // stacksOf returns the stacks of goroutines that contain text and do not contain not. It omits the
-// goroutines of tests.
+// goroutines of tests, and those that have ended and that the runtime has not removed yet.
 func stacksOf(text, not string) (list []string) {
 	buf := make([]byte, 8<<20)
 	for stack := range strings.SplitSeq(string(buf[:runtime.Stack(buf, true)]), "\n\n") {
-		if strings.Contains(stack, text) && !strings.Contains(stack, not) && !strings.Contains(stack, "testing.tRunner") {
+		ended := strings.Contains(stack, "runtime.goexit1(")
+		if strings.Contains(stack, text) && !strings.Contains(stack, not) && !strings.Contains(stack, "testing.tRunner") && !ended {
 			list = append(list, stack)
 		}
 	}

@@ -55,7 +55,7 @@ func TestCoverageOfSettings(t *testing.T) {
 		ct, rules, plain := statement, statement, statement
 		ct.Type, ct.Evictions, ct.InPlaceProblem = "LRUHash", CoverAtOnce, problem
 		if refused == nil {
-			ct.InPlace = 0.2
+			ct.InPlace = 0.3
 		}
 		rules.Type, rules.Deletes, rules.InPlaceProblem = "Array", config.DeletesAny, errArrayLookup.Error()
 		plain.Type = "Hash"
