@@ -123,7 +123,7 @@ func (c *chart) placeLegend(l *plot.Legend) (width vg.Length) {
 	if width == 0 {
 		return 0
 	}
-	return 1.15*width + l.ThumbnailWidth + vg.Points(16)
+	return 1.35*width + l.ThumbnailWidth + vg.Points(16)
 }
 
 func (c *chart) addLines(p *plot.Plot, legend *plot.Legend) error {
