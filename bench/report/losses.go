@@ -4,10 +4,12 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+
+	"mapsync/syncd/capture"
 )
 
 const (
-	defaultPages = 1024 // of the default buffer size
+	defaultPages = capture.DefaultRingBytes / pageBytes // of the default buffer size
 	pageBytes    = 4096
 	// eventBytes are the bytes that an event occupies in a ring buffer: its header of 24 bytes, the entry of 48 + 176 bytes, and
 	// the 8 bytes of the ring's record. A perf buffer takes slightly more.

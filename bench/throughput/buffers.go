@@ -87,8 +87,8 @@ func bufferSetting(buffer capture.Buffer, pages int) (func(*config.Config), erro
 	return func(c *config.Config) { c.Buffer, c.BufferSize = string(buffer), size }, nil
 }
 
-// defaultPages is the power of two of the default size of a ring buffer, in pages of 4 KiB.
-var defaultPages = bits.TrailingZeros(capture.DefaultRingBytes >> 12)
+// defaultPower is the power of two of the default size of a ring buffer, in pages of 4 KiB.
+var defaultPower = bits.TrailingZeros(capture.DefaultRingBytes >> 12)
 
 // measureBuffers measures each buffer at each size, for the duration o.buffers a run, and longer until the events have filled
 // the buffer o.fills times. With o.quick it measures few sizes, up to the default.
@@ -96,7 +96,7 @@ func measureBuffers(ctx context.Context, o options) (*Buffers, error) {
 	b := new(Buffers)
 	pages, threads := bufferPages, bufferThreads
 	if o.quick {
-		pages, threads = []int{4, 8, defaultPages}, []int{1, 50}
+		pages, threads = []int{4, 8, defaultPower}, []int{1, 50}
 	}
 	for _, power := range pages {
 		for _, buffer := range bothBuffers {

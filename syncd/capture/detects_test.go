@@ -25,7 +25,11 @@ func TestDetects(t *testing.T) {
 			if !h.HooksMaps() {
 				t.Error("hooks on map functions: got none, want some")
 			}
-			for _, typ := range []ebpf.ProgramType{ebpf.Kprobe, ebpf.TracePoint, ebpf.RawTracepoint, ebpf.PerfEvent, ebpf.Syscall} {
+			types := []ebpf.ProgramType{ebpf.Kprobe, ebpf.TracePoint, ebpf.RawTracepoint, ebpf.PerfEvent}
+			if kernelAtLeast(5, 14) { // the first kernel with programs of type syscall
+				types = append(types, ebpf.Syscall)
+			}
+			for _, typ := range types {
 				t.Run(typ.String(), func(t *testing.T) { testDetects(t, h, typ) })
 			}
 			markRan(t, "detects", h)
@@ -39,9 +43,6 @@ var tracing = map[ebpf.ProgramType]string{
 }
 
 func testDetects(t *testing.T, h *hookedCapture, typ ebpf.ProgramType) {
-	if typ == ebpf.Syscall && !kernelAtLeast(5, 14) {
-		t.Skip("kernels before 5.14 have no programs of type syscall")
-	}
 	m, id := newHash(t, ebpf.Hash, 8, 16, 64)
 	h.watch(t, id, 8, 16)
 	defer h.Unwatch(id)
