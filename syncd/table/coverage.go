@@ -175,6 +175,9 @@ func (tx *Tx) UnheldSerial() (serial uint64, some bool) {
 	return u.serial, u.some()
 }
 
+// UnheldOverflow reports whether some unheld keys are unknown.
+func (tx *Tx) UnheldOverflow() bool { return tx.t.unheld.overflow }
+
 // Unheld returns the unheld keys, for Options.Unheld of the next incarnation.
 func (tx *Tx) Unheld() Unheld {
 	u := &tx.t.unheld
@@ -191,3 +194,6 @@ func (tx *Tx) Unheld() Unheld {
 	}
 	return out
 }
+
+// OwnNotHeld returns the number of live records of this node, all incarnations, that the kernel map has refused.
+func (tx *Tx) OwnNotHeld() int { return tx.t.owners.list[selfID].digest.notHeld }
