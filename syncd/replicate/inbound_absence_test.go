@@ -102,9 +102,9 @@ var filterings = map[string]func(t *testing.T) filtering{
 	"number out of range": func(t *testing.T) filtering {
 		large := new(atomic.Bool)
 		return filtering{
-			a: typedNode(t, "a", schematest.NewVersion(), nil, shortCompare),
-			b: typedNode(t, "b", schematest.OldVersion(), nil, shortCompare, quickFullSyncs),
-			c: typedNode(t, "c", schematest.NewVersion(), nil, shortCompare),
+			a:   typedNode(t, "a", schematest.NewVersion(), nil, shortCompare),
+			b:   typedNode(t, "b", schematest.OldVersion(), nil, shortCompare, quickFullSyncs),
+			c:   typedNode(t, "c", schematest.NewVersion(), nil, shortCompare),
 			key: func(i int) []byte { return flow(byte(i)) },
 			value: func(i, v int) []byte {
 				if i >= 5 && large.Load() {
