@@ -170,9 +170,8 @@ func (in *inboundMap) decodeKey(w *wire.Delta, key []byte) (known bool, err erro
 	case errors.Is(err, schema.ErrMalformed):
 		return false, fmt.Errorf("read key: %w", err)
 	case w.Operation == mapsyncv1.Operation_OPERATION_UNSENT:
-		if err == nil {
-			in.noteFiltered(w, key)
-		}
+		in.noteUnsent(w, key, err == nil)
+		return false, nil
 	case err == nil:
 		return true, nil
 	case !in.setAside(w, err):

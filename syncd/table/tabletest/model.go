@@ -299,7 +299,8 @@ func (m *Model) checkAdoption(d *Daemon, late bool) {
 		if k := &m.keys[key]; k.home != d.n.ID {
 			k.contested = true
 		}
-		if late {
+		// An entry whose record was filtered becomes one of the same owner, with the lowest version.
+		if late || d.awaited&(1<<(key%64)) != 0 {
 			continue
 		}
 		for _, l := range d.Inbound {
