@@ -124,7 +124,15 @@ type inboundMap struct {
 	// comparedOwners has an element for each owner of the batch if remoteOptions.Touch is set: whether comparisons with
 	// the peer cover its records. See decideReplace.
 	comparedOwners []bool
-	// replaceRules has an element for each owner of the batch if remoteOptions.Touch is set. Otherwise it is outdated.
+	// unexplained are the repairs that did not explain the difference of the digests. inboundStream.mu guards it.
+	// It outlives the subscription.
+	unexplained unexplainedRepairs
+	// secondHand has an element for each owner of the batch: its records come from a node that is not the owner,
+	// although the owner is live.
+	secondHand []bool
+	// replacing reports that replaceRules apply to the batch.
+	replacing bool
+	// replaceRules has an element for each owner of the batch if replacing is set. Otherwise it is outdated.
 	replaceRules []table.Replace
 	// wireDeltas is scratch space for a group of deltas. They point into the message and are valid until the next group.
 	wireDeltas [table.PrefetchBatch]wire.Delta

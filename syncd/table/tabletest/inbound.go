@@ -283,6 +283,14 @@ func (l *InboundStream) mergeOne(tx *table.Tx, x *delta, now int64, opt table.Re
 	d, w := l.to, l.to.n.world
 	node := w.node(x.owner.Node)
 	compared := d.view.comparable(node, l.peer, d.n.ID)
+	// As in syncd: only its own stream changes the record of a live node, except that a node with unadopted
+	// entries accepts it from others as second-hand.
+	live := node != l.peer && node != d.n.ID && !d.view.orphaned(node)
+	if live && resent {
+		tx.Cover(w.keys[x.key][:], w.Nodes[l.peer].Name)
+		return
+	}
+	opt.SecondHand = live && tx.Unadopted()
 	if opt.Touch {
 		switch {
 		case node == l.peer:
