@@ -126,19 +126,18 @@ type Uses struct {
 	capture *Capture
 	array   *useArray
 	secret  uint32
-	began   uint32 // the time of the array from which on uses are noted
-	missed  uint64 // uses of all maps that the hooks have missed, at the last call of Missed
+	began   uint32        // the time of the array from which on uses are noted
+	missed  atomic.Uint64 // uses of all maps that the hooks have missed, at the last call of Missed
 }
 
 // Advance advances the time of the uses. Without a call every 2 s, times without a use are shorter than they were.
 func (u *Uses) Advance() { u.array.advance(time.Now()) }
 
-// Missed reports whether the hooks may have missed a use of any map since its last call. It is called from one goroutine.
+// Missed reports whether the hooks may have missed a use of any map since its last call. The caller begins its observation
+// anew if so.
 func (u *Uses) Missed() bool {
 	missed := u.capture.missedUses() + uint64(u.array.failed())
-	before := u.missed
-	u.missed = missed
-	return missed != before
+	return u.missed.Swap(missed) != missed
 }
 
 // Idle returns for how long a key was certainly not used, and whether a use precedes that time. Without one, it is at most
