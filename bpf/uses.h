@@ -40,7 +40,7 @@ struct {
 static __always_inline bool use_hash(const struct watch *w, const void *key, __u64 *hash)
 {
 	__u64 chunk[USE_CHUNK / 8], h = w->uses * USE_FACTOR;
-	__u32 key_size = READ_SIZE(w->key_size), at, len;
+	__u64 key_size = READ_SIZE(w->key_size), at, len; /* 64 bits: the verifier keeps their bounds */
 
 #pragma clang loop unroll(disable)
 	for (at = 0; at < MAX_KEY; at += USE_CHUNK) {
