@@ -87,7 +87,7 @@ static __always_inline void report(void *ctx, __u32 kind, enum op op, bool kprob
 		if (!emit_own)
 			goto out;
 	}
-	/* A program may write the value that the entry has, which is no change. */
+	/* A program may write the value that the entry has, which changes nothing. */
 	if (!kprobe && w->uses && op == OP_UPDATE && context <= CTX_PROCESS)
 		note_use(kind, w, key, false);
 	emit(ctx, s, kind * LEVELS + level, id, w, op, context, key, value);

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: (GPL-2.0 OR BSD-2-Clause) */
 /*
  * Uses of entries. A program that only looks an entry up changes nothing that syncd could read. For
- * maps whose entries expire after a takeover, the hooks note each lookup and each write of a program
- * in an array that syncd reads in place.
+ * maps whose entries expire after a takeover, the hooks note each lookup and each write of a
+ * program in an array that syncd reads in place.
  *
  * A word of the array is the time of the last use among the keys that share it. A key has two words
- * in one cache line, and both have the time of its last use or of a later one. Keys that share words
- * therefore never hide a use. The hook uses arrays only, see lookup.h.
+ * in one cache line, and both have the time of its last use or of a later one. Keys that share
+ * words therefore never hide a use. The hook uses arrays only, see lookup.h.
  */
 #ifndef MAPSYNC_USES_H
 #define MAPSYNC_USES_H
@@ -40,7 +40,8 @@ struct {
 static __always_inline bool use_hash(const struct watch *w, const void *key, __u64 *hash)
 {
 	__u64 chunk[USE_CHUNK / 8], h = w->uses * USE_FACTOR;
-	__u64 key_size = READ_SIZE(w->key_size), at, len; /* 64 bits: the verifier keeps their bounds */
+	__u64 key_size = READ_SIZE(w->key_size), at,
+	      len; /* 64 bits: the verifier keeps their bounds */
 
 #pragma clang loop unroll(disable)
 	for (at = 0; at < MAX_KEY; at += USE_CHUNK) {
@@ -79,8 +80,8 @@ static __always_inline bool in_bpf_lookup(void)
 	return in_bpf_call(regs, compat) && call_argument(regs, 0, compat) == BPF_MAP_LOOKUP_ELEM;
 }
 
-/* note_use notes that a program has used an entry. Uses by syncd are left out, and lookups by bpf(2)
- * if copies is set. */
+/* note_use notes that a program has used an entry. Uses by syncd are left out, and lookups by
+ * bpf(2) if copies is set. */
 static __always_inline void note_use(__u32 kind, const struct watch *w, const void *key,
 				     bool copies)
 {

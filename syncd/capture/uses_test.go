@@ -82,7 +82,7 @@ func (h *hookedCapture) checkUses(t *testing.T, typ ebpf.MapType, keySize int) {
 	}
 	wait := func() {
 		for range 30 { // 3 s, more than the resolution
-			time.Sleep(100 * time.Millisecond)
+			time.Sleep(100 * time.Millisecond) // the unit of the times
 			uses.Advance()
 		}
 	}
@@ -116,7 +116,7 @@ func TestOwnLookupsAreNoUses(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	time.Sleep(200 * time.Millisecond)
+	time.Sleep(200 * time.Millisecond) // two units of the times
 	uses.Advance()
 	for i := range 10 {
 		key, value := entry(8, 24, i, i)

@@ -48,9 +48,17 @@ func (tx *Tx) ObserveTakeover(now int64) (due bool) {
 	return ttl > 0 && (x.slot > 0 || now-x.began >= ttl/takeoverPasses)
 }
 
-// PostponeTakeover begins the observation anew, because a change or a use may not have been observed. now is the
-// wall clock in nanoseconds.
-func (tx *Tx) PostponeTakeover(now int64) { tx.t.takeover.since = now }
+// PostponeTakeover begins the observation anew, because a change or a use may not have been observed, or because the clock
+// has stepped. now is the wall clock in nanoseconds.
+func (tx *Tx) PostponeTakeover(now int64) {
+	t := tx.t
+	x := &t.takeover
+	x.since, x.began, x.scanned = now, min(x.began, now), 0
+	t.scan.began = min(t.scan.began, now)
+	for i := range t.owners.list {
+		t.owners.list[i].leftAt = min(t.owners.list[i].leftAt, now)
+	}
+}
 
 // ExpireTakenOver deletes entries without an armed timer that were neither changed nor used for Options.TakeoverExpiry.
 // These are the entries of owners that have left, and those of this node's records that syncd wrote. Only a scan shows
