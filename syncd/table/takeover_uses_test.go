@@ -51,6 +51,26 @@ func TestUsedEntriesDoNotExpire(t *testing.T) {
 	r.want("k", "- v2020000000001 a100 dirty")
 }
 
+// TestUsedEntryFoundInTheMapExpires: an entry that syncd has not written since its start is taken over like others, and expires
+// once its uses end.
+func TestUsedEntryFoundInTheMapExpires(t *testing.T) {
+	const left = 2000 * second
+	r := newRig(t, takeoverExpiry)
+	r.remote(Accepted, second, peer, Version(second), "k", "v")
+	r.write()
+	_, s := r.tab.find(pad("k", keySize))
+	r.tab.meta(s).flags &^= flagEntry // the map had it before
+	r.setGone("b", true)
+	u := &seenUses{began: second, last: map[string]int64{}}
+	r.expireUnused(left, u.at(left))
+	u.last["k"] = left + 10*second
+	r.expireUnused(left+13*second, u.at(left+13*second))
+	r.want("k", "v v2013000000000 a100")
+	r.scanUnchangedMap(left + 200*second)
+	r.expireUnused(left+200*second, u.at(left+200*second))
+	r.want("k", "- v2013000000001 a100 dirty")
+}
+
 // TestUseOnAnotherNodePostponesExpiry: a node without uses waits longer for entries of owners that have left. The takeover by
 // the node that uses the entry therefore arrives first, although that node found the use late.
 func TestUseOnAnotherNodePostponesExpiry(t *testing.T) {
@@ -143,6 +163,9 @@ func TestRemoveUnused(t *testing.T) {
 	r.tab.Update(func(tx *Tx) { tx.PostponeTakeover(now) })
 	if n := remove(now, Unused{For: 100 * time.Second, Uses: uses}); n != 0 {
 		t.Errorf("records removed without an observation: got %d, want 0", n)
+	}
+	if n := remove(now, Unused{For: 201 * time.Second, Changes: true}); n != 0 {
+		t.Errorf("unchanged records removed that their owner may have used: got %d, want 0", n)
 	}
 	if n := remove(now, Unused{For: 100 * time.Second, Changes: true}); n != 1 {
 		t.Errorf("unchanged records removed: got %d, want 1", n)
