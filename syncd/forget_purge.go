@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 	"strings"
+	"time"
 
 	"mapsync/syncd/config"
 	"mapsync/syncd/daemon"
@@ -78,6 +79,8 @@ func (r *removal) forget(cmd *cobra.Command, owner, name string, force bool) err
 
 func newPurge() *cobra.Command {
 	var flags removal
+	var unused time.Duration
+	var force bool
 	cmd := &cobra.Command{
 		Use:   "purge MAP",
 		Short: "Remove orphaned records, and records that do not fit",
@@ -88,17 +91,33 @@ deletes. Run the command on a node that is in sync, that may write the map, and 
 off: the records of every node that it does not reach count as orphaned. If a load balancer still
 uses an entry, the entry returns with the next write, as a record of that load balancer's node.
 To remove only the records of one owner that has left, use "syncd forget".
+With --unused-for, remove instead records whose owner has left, and records that syncd has written on
+this node after a takeover, if they were neither changed nor used for the duration. The daemon must have
+observed uses for as long (takeover-expiry), or refuses. With --force, it compares with the last
+change, and with the time at which it found that the owner had left: sessions in use may end.
 The daemon logs the command with the user and process of the caller.
-Exit code 0: removed, or there were none. 1: not confirmed. 2: wrong use: no such map, or no
-terminal to ask for confirmation and no --yes.`,
+Exit code 0: removed, or there were none. 1: not confirmed, or uses are not visible. 2: wrong use: no
+such map, or no terminal to ask for confirmation and no --yes.`,
 		Example: `  syncd purge ct_map
+  syncd purge ct_map --unused-for 1h
   syncd purge ct_map --yes --json`,
 		Args: exactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return flags.purge(cmd, args[0])
+			if !cmd.Flags().Changed("unused-for") {
+				if force {
+					return usageError{errors.New("--force needs --unused-for")}
+				}
+				return flags.purge(cmd, args[0])
+			}
+			if unused <= 0 {
+				return usageError{fmt.Errorf("--unused-for %s: give a duration above 0", unused)}
+			}
+			return flags.purgeUnused(cmd, args[0], unused, force)
 		},
 	}
 	flags.add(cmd)
+	cmd.Flags().DurationVar(&unused, "unused-for", 0, "remove only records of departed owners that were neither changed nor used for so long")
+	cmd.Flags().BoolVar(&force, "force", false, "with --unused-for: compare with the last change alone; sessions in use may end")
 	return cmd
 }
 
@@ -108,6 +127,22 @@ func (r *removal) purge(cmd *cobra.Command, name string) error {
 		return err
 	}
 	done, err := daemon.NewClient(r.socket).Purge(cmd.Context(), name)
+	if err != nil {
+		return err
+	}
+	return r.print(cmd.OutOrStdout(), &done)
+}
+
+// purgeUnused removes records of departed owners that were not used for a time, after a confirmation.
+func (r *removal) purgeUnused(cmd *cobra.Command, name string, unused time.Duration, force bool) error {
+	what := "neither changed nor used"
+	if force {
+		what = "not changed (uses are ignored)"
+	}
+	if err := r.confirm(cmd, fmt.Sprintf("Remove from %s, on every node, the records of departed owners that were %s for %s?", name, what, unused)); err != nil {
+		return err
+	}
+	done, err := daemon.NewClient(r.socket).PurgeUnused(cmd.Context(), name, unused, force)
 	if err != nil {
 		return err
 	}

@@ -70,7 +70,7 @@ type Config struct {
 	InPlace         []string      `yaml:"in-place"`          // MAP=hook or MAP=scan
 	RefreshInterval time.Duration `yaml:"refresh-interval"`
 
-	TakeoverExpiries []string `yaml:"takeover-expiry"` // MAP=DURATION or MAP=never
+	TakeoverExpiries []string `yaml:"takeover-expiry"` // MAP=DURATION, MAP=DURATION:FIELD or MAP=never
 
 	DrainSumsMaps       []string      `yaml:"drain-sums"` // names of maps
 	DrainSumsTTL        time.Duration `yaml:"drain-sums-ttl"`

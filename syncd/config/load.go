@@ -75,7 +75,7 @@ func (c *Config) bindReplication(fs *pflag.FlagSet) {
 	fs.IntVar(&c.MaxTombstones, "max-tombstones", c.MaxTombstones, "maximum number of tombstones of a map; the oldest are removed first (default: twice the map's maximum entries, at least 65536)")
 	fs.DurationVar(&c.EvictedTTL, "evicted-ttl", c.EvictedTTL, "lifetime of a record of this node after its LRU map evicted the entry")
 	fs.IntVar(&c.MaxEvicted, "max-evicted", c.MaxEvicted, "maximum number of evicted records of this node in each map; the oldest expire first (default: the map's maximum entries)")
-	fs.StringArrayVar(&c.TakeoverExpiries, "takeover-expiry", c.TakeoverExpiries, "time without a change after which an entry expires that syncd wrote and whose owner has left, `MAP=DURATION` or MAP=never; for maps with a bpf_timer (repeatable)")
+	fs.StringArrayVar(&c.TakeoverExpiries, "takeover-expiry", c.TakeoverExpiries, "time without a use after which an entry expires that syncd wrote and whose owner has left, `MAP=DURATION`, MAP=DURATION:FIELD with a field that each use changes, or MAP=never; for maps with a bpf_timer (repeatable)")
 }
 
 // bindScans declares the settings of scans and of changes that no hook reports.

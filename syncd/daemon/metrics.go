@@ -235,7 +235,7 @@ func (s sink) table(m string, st *table.Stats) {
 	s.gauge(mapApplied, float64(st.Applied), m)
 	for name, n := range map[string]uint64{
 		"accepted": st.LocalAccepted, "unchanged": st.LocalUnchanged, "stale": st.LocalStale, "unsettled": st.Unsettled, "unread": st.RereadsDropped,
-		"restored": st.Restored, "evicted": st.Evictions, "expired": st.EvictionsExpired, "takeover_expired": st.TakeoversExpired, "refreshed": st.Refreshed,
+		"restored": st.Restored, "evicted": st.Evictions, "expired": st.EvictionsExpired, "takeover_expired": st.TakeoversExpired, "takeover_used": st.TakeoversUsed, "refreshed": st.Refreshed,
 	} {
 		s.counter(mapLocal, n, m, name)
 	}

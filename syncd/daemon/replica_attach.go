@@ -27,6 +27,8 @@ type attachment struct {
 	stop   context.CancelFunc
 	done   chan struct{}
 
+	uses *capture.Uses // nil: each use changes its entry, or entries do not expire
+
 	hooksInPlace bool  // the hook on lookups finds changes in place
 	inPlaceErr   error // why it does not, although the settings require it
 
@@ -66,6 +68,9 @@ func (m *replica) attach(ctx context.Context, event kmap.Event, fail context.Can
 		return err
 	}
 	m.watchInPlace(a)
+	if err := m.watchUses(a); err != nil {
+		return err
+	}
 	began := time.Now()
 	n, err := m.load(ctx, opened, t)
 	if err != nil {
@@ -121,6 +126,9 @@ func (m *replica) open(raw *ebpf.Map) (*attachment, *schema.Schema, error) {
 		return nil, nil, err
 	}
 	if err := refuseTimers(&m.daemon.config, m.name, m.hasTimer(s, info)); err != nil {
+		return nil, nil, err
+	}
+	if err := refuseUnseenUses(&m.daemon.config, m.name, info.Type, s, m.daemon.capture.SeesUses); err != nil {
 		return nil, nil, err
 	}
 	if m.daemon.config.DrainSums(m.name) {
@@ -187,7 +195,7 @@ func (m *replica) replicate(t *table.Table, s *schema.Schema, info kmap.Info) er
 }
 
 func (m *replica) startSyncer(ctx context.Context, a *attachment, t *table.Table, fail context.CancelCauseFunc) error {
-	syncer, err := kmap.NewSyncer(t, a.m, kmap.SyncerOptions{Now: m.daemon.clock.now, Logger: m.log})
+	syncer, err := kmap.NewSyncer(t, a.m, kmap.SyncerOptions{Now: m.daemon.clock.now, Uses: a.syncerUses(), Logger: m.log})
 	if err != nil {
 		return err
 	}

@@ -154,6 +154,7 @@ func (m *replica) tableOptions(info *kmap.Info, s *schema.Schema) table.Options 
 		MaxTombstones:   m.daemon.config.MaxTombstones,
 		SettleKeys:      settleKeys,
 		TakeoverExpiry:  expiry,
+		TakeoverDelay:   takeoverDelay(&m.daemon.config, m.name, expiry),
 		Refresh:         m.daemon.config.RefreshInterval,
 		Significant:     s.Significant(),
 		Carried:         s.Carried(),

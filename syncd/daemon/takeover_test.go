@@ -49,14 +49,14 @@ func sessions(m *ebpf.Map, from, to uint64) (n int) {
 	return n
 }
 
-// timerNode returns a node with a map of sessions, whose takeover-expiry is 3 s.
+// timerNode returns a node with a map of sessions, whose takeover-expiry is 3 s. Each use of a session changes its state.
 func timerNode(t *testing.T, number int, dir string) (*node, *ebpf.Map) {
 	t.Helper()
 	pin := filepath.Join(dir, fmt.Sprint(number))
 	m := pinnedAs(t, pin, timerSpec())
 	n := newNode(t, number, "ct="+pin)
 	n.config.ScanInterval, n.config.MaxScanInterval, n.config.RefreshInterval = 100*time.Millisecond, 100*time.Millisecond, 100*time.Millisecond
-	n.config.DeadTime, n.config.TakeoverExpiries = 400*time.Millisecond, []string{"ct=3s"}
+	n.config.DeadTime, n.config.TakeoverExpiries = 400*time.Millisecond, []string{"ct=3s:state"}
 	return n, m
 }
 
@@ -175,7 +175,7 @@ func TestTimersMissingInASchemaFile(t *testing.T) {
 
 // TestTimersNeedATakeoverExpiry: a map with timers is refused unless the settings have a rule for it.
 func TestTimersNeedATakeoverExpiry(t *testing.T) {
-	for setting, want := range map[string]daemon.MapState{"": daemon.MapRefused, "ct=2m": daemon.MapReplicating, "ct=never": daemon.MapReplicating} {
+	for setting, want := range map[string]daemon.MapState{"": daemon.MapRefused, "ct=2m:state": daemon.MapReplicating, "ct=never": daemon.MapReplicating} {
 		t.Run(setting, func(t *testing.T) {
 			pin := filepath.Join(pinDir(t), "ct")
 			pinnedAs(t, pin, timerSpec())

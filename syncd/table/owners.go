@@ -47,7 +47,7 @@ type ownerInfo struct {
 	ours bool
 	// gone is true if the node has left the cluster. It equals owners.gone of the node.
 	gone bool
-	// leftAt is the wall clock in nanoseconds at which ExpireTakenOver found that the node had left. It is 0
+	// leftAt is the wall clock in nanoseconds at which ObserveTakeover found that the node had left. It is 0
 	// unless gone is true.
 	leftAt int64
 	// unverified is true if the owner is another node that is not in owners.seen. It is false before the

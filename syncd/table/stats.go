@@ -43,6 +43,9 @@ type Stats struct {
 	EvictionsExpired uint64
 	// TakeoversExpired counts records that ExpireTakenOver deleted.
 	TakeoversExpired uint64
+	// TakeoversUsed counts records of owners that have left which this node took over because of a use without a
+	// change.
+	TakeoversUsed uint64
 	// Scanned counts entries that scans read. ScanFound counts those of them that were entered or read
 	// again, and records without an entry.
 	Scanned, ScanFound uint64
