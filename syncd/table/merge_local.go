@@ -17,7 +17,12 @@ const timestampMargin = 1_000_000
 func (tx *Tx) Local(c *Change) Outcome {
 	o := tx.t.local(c)
 	tx.t.finishChange()
-	st := &tx.t.stats
+	return tx.t.countLocal(o)
+}
+
+// countLocal counts and returns the outcome of a local change.
+func (t *Table) countLocal(o Outcome) Outcome {
+	st := &t.stats
 	switch o {
 	case Accepted:
 		st.LocalAccepted++
@@ -54,10 +59,14 @@ func (t *Table) local(c *Change) Outcome {
 	case s == 0:
 	case c.Context != ContextReread:
 		t.invalidateReadings(s)
+		t.useCopy(c.Key)
 	case t.meta(s).is(flagDirty):
 		t.requestReread(s)
 		return Ignored
 	default:
+		if o, done := t.restoreCopy(c, s); done {
+			return o
+		}
 		t.noteTimer(c, s)
 	}
 	switch c.Op {

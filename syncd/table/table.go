@@ -99,6 +99,8 @@ type Options struct {
 	// DeletesAny makes the delete of a peer's record by bpf(2) on this node a delete like one by the data
 	// plane: it replicates. So does the absence of the entry that a reread shows.
 	DeletesAny bool
+	// NewMapWins makes the entries of a new map win over the records of live peers: see LoadNewMap.
+	NewMapWins bool
 	// TakeoverExpiry is the time after which ExpireTakenOver deletes unchanged entries without an armed timer.
 	// It must exceed the time in which a change in place is found and sent. Zero: never.
 	TakeoverExpiry time.Duration
@@ -233,6 +235,8 @@ type Table struct {
 	loading *loading
 	// replaced has the content of the local map that records of other nodes have replaced during the initial sync.
 	replaced replacedLoads
+	// copies has the entries of a new map that wait for their reread: see load_new_map.go.
+	copies copies
 	// unscanned is true from BeginLoad or Refill until the end of the next scan. A read of the map may skip
 	// a key, so the map may still have keys that the table lacks.
 	unscanned bool
