@@ -141,10 +141,12 @@ func (m *replica) tableOptions(info *kmap.Info, s *schema.Schema) table.Options 
 	return table.Options{
 		Self: m.daemon.self, KeySize: info.KeySize, ValueSize: info.ValueSize,
 		SameMap:         m.daemon.state.sameMap(m.name, identityOf(info)),
+		Unheld:          m.daemon.state.unheldKeys(m.name),
 		TombstoneTTL:    m.daemon.config.TombstoneTTL,
 		MaxSkew:         m.daemon.config.MaxClockAhead / 2, // so that peers accept this node's records
 		EvictionDeletes: m.daemon.config.EvictionDeletes,
 		DeletesAny:      m.daemon.config.DeletesAny(m.name),
+		NewMapWins:      m.daemon.config.NewMapWins(m.name),
 		LRU:             isLRU(info),
 		MaxEntries:      info.MaxEntries,
 		EvictedTTL:      m.daemon.config.EvictedTTL,
