@@ -11,8 +11,7 @@ import "github.com/zeebo/xxh3"
 const maxCopies = 1 << 20
 
 // copies has the hash of the value that the read of a new map found, by the hash of the key, for entries that differ from
-// the record of a live peer and that were not reread since. An element of a record that was forgotten meanwhile stays until
-// a scan ends. Nil: there are none. The lock of the table protects it.
+// the record of a live peer and that were not reread since. Each has a record. Nil: there are none. The lock of the table protects it.
 type copies map[uint64]uint64
 
 // copyBytes is the approximate memory of an element of copies in bytes.
@@ -30,32 +29,33 @@ func (tx *Tx) LoadNewMap(c *Change, complete bool) Outcome {
 		return Refused
 	}
 	h, s := t.findForChange(c.Key)
-	defer t.finishChange()
-	switch {
-	case s != 0 && !t.opt.NewMapWins && t.ownedByLivePeer(t.meta(s)):
+	if s != 0 && !t.opt.NewMapWins && t.ownedByLivePeer(t.meta(s)) {
+		defer t.finishChange()
 		return t.loadCopy(c, s)
-	case s == 0 && !complete && !c.Read.markedAbsent(h):
+	}
+	t.finishChange()
+	if s == 0 && !complete && !c.Read.markedAbsent(h) {
 		return tx.Load(c.Key, c.Value)
 	}
 	c.Context = ContextProcess
-	return t.countLocal(t.local(c))
+	return tx.Local(c)
 }
 
 // loadCopy handles an entry of a new map whose record a live peer owns.
 func (t *Table) loadCopy(c *Change, s uint32) Outcome {
 	m := t.meta(s)
-	if c.Read.isStale(s) {
-		return Ignored // the writer writes the record, and a hook may have reported a later change
-	}
-	if m.live() && t.equalCarried(s, c.Value) {
+	stale := c.Read.isStale(s) // a hook may have reported a later change
+	switch {
+	case stale && m.live():
+		return Ignored // the writer writes the record
+	case !stale && m.live() && t.equalCarried(s, c.Value):
 		if t.lacksTimer(c.Value) {
 			m.flags |= flagEntry
 		}
 		t.clearDirty(s)
 		t.markScanned(s)
 		return Unchanged
-	}
-	if len(t.copies) == maxCopies {
+	case len(t.copies) == maxCopies:
 		t.markDirty(s)
 		t.moveTail(s)
 		return Restored
@@ -95,7 +95,8 @@ func (t *Table) restoreCopy(c *Change, s uint32) (o Outcome, done bool) {
 	return Restored, true
 }
 
-// useCopy notes that a hook has reported a change of a key: the entry is no copy any more.
+// useCopy notes that the entry of a key is no copy any more, because a hook has reported a change, or that the
+// table forgets its record.
 func (t *Table) useCopy(key []byte) {
 	if len(t.copies) > 0 {
 		delete(t.copies, t.copyKey(key))

@@ -17,12 +17,7 @@ const timestampMargin = 1_000_000
 func (tx *Tx) Local(c *Change) Outcome {
 	o := tx.t.local(c)
 	tx.t.finishChange()
-	return tx.t.countLocal(o)
-}
-
-// countLocal counts and returns the outcome of a local change.
-func (t *Table) countLocal(o Outcome) Outcome {
-	st := &t.stats
+	st := &tx.t.stats
 	switch o {
 	case Accepted:
 		st.LocalAccepted++

@@ -130,9 +130,6 @@ func (tx *Tx) EndScan(limit int) (more bool) {
 	}
 	if s.on && s.slot >= t.allocated {
 		s.on, t.unscanned = false, false
-		if t.stats.PendingRereads == 0 {
-			t.copies = nil
-		}
 		t.takeover.scanned = s.began
 	}
 	return s.on
