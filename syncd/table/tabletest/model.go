@@ -312,7 +312,7 @@ func (m *Model) checkAdoption(d *Daemon, late bool) {
 				continue
 			}
 			p.tab.View(func(tx *table.Tx) {
-				if tx.Get(m.world.keys[key][:], &r) && r.Version != 0 && r.Position <= l.completeTo {
+				if tx.Get(m.world.keys[key][:], &r) && r.Version != 0 && !r.Inferred && r.Position <= l.completeTo {
 					m.world.fail(fmt.Errorf("%s adopts %s although %s has sent it", d.n.Name, m.world.name(key), p.n.Name))
 				}
 			})
