@@ -242,6 +242,8 @@ type Table struct {
 	copies copies
 	// unheld has the keys of this node's earlier incarnations that the map may never have held.
 	unheld unheld
+	// deletesHeld is true while Options.DeletesAny has no effect. See HoldDeletes.
+	deletesHeld bool
 	// unscanned is true from BeginLoad or Refill until the end of the next scan. A read of the map may skip
 	// a key, so the map may still have keys that the table lacks.
 	unscanned bool
