@@ -156,7 +156,10 @@ func (m *replica) beginLoading(a *attachment, t *table.Table, s *schema.Schema) 
 		m.daemon.state.removeIdentity(m.name) // should the former map return, it lacks the changes made meanwhile
 	}
 	// A reload may have changed the key since the table was created.
-	t.Update(func(tx *table.Tx) { tx.SetDigestKey(m.daemon.digestKey(m.name)) })
+	t.Update(func(tx *table.Tx) {
+		tx.SetDigestKey(m.daemon.digestKey(m.name))
+		tx.HoldDeletes(true) // until publish finds that all maps are ready
+	})
 	m.useCounterTypes(s)
 	m.readyState = notReady
 	m.daemon.poke()

@@ -146,6 +146,7 @@ func (m *replica) tableOptions(info *kmap.Info, s *schema.Schema) table.Options 
 		MaxSkew:         m.daemon.config.MaxClockAhead / 2, // so that peers accept this node's records
 		EvictionDeletes: m.daemon.config.EvictionDeletes,
 		DeletesAny:      m.daemon.config.DeletesAny(m.name),
+		NewMapWins:      m.daemon.config.NewMapWins(m.name),
 		LRU:             isLRU(info),
 		MaxEntries:      info.MaxEntries,
 		EvictedTTL:      m.daemon.config.EvictedTTL,

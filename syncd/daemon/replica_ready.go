@@ -81,7 +81,11 @@ func (m *replica) checkReadiness(complete, agreed bool) {
 	case !complete:
 		m.removeBarrier(&m.readyBarrier)
 	case m.readyBarrier == nil && agreed:
-		m.table.View(func(tx *table.Tx) { m.readyBarrier = tx.AddBarrier() })
+		m.table.View(func(tx *table.Tx) {
+			if tx.PendingCopies() == 0 {
+				m.readyBarrier = tx.AddBarrier()
+			}
+		})
 	}
 	switch {
 	case m.readyBarrier != nil && m.entriesToWrite(ignoreFailed) == 0:

@@ -6,6 +6,11 @@ func (t *Table) ownedByLivePeer(m *meta) bool {
 	return !m.is(flagUnversioned) && !o.ours && !o.gone
 }
 
+// HoldDeletes makes the writer restore the entries of live peers that bpf(2) deletes, in spite of Options.DeletesAny. The
+// caller holds the deletes while this node lacks records of its maps: a collector may delete an entry only because a
+// related entry has not arrived yet.
+func (tx *Tx) HoldDeletes(held bool) { tx.t.deletesHeld = held }
+
 // restoreDeleted makes the writer restore a deleted entry. If the delete is from a reread that may be
 // outdated, the key is reread instead.
 func (t *Table) restoreDeleted(c *Change, s uint32) Outcome {

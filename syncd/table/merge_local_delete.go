@@ -37,7 +37,7 @@ func (t *Table) localDelete(c *Change, h, s uint32) Outcome {
 		return t.evictUnseen(c, s)
 	}
 	switch {
-	case c.Context < ContextSyscall, t.opt.DeletesAny:
+	case c.Context < ContextSyscall, t.opt.DeletesAny && !t.deletesHeld:
 	case m.is(flagUnversioned):
 		return t.deleteUnversioned(c, s)
 	// Only the data plane of this node may delete a record of a live peer. The writer restores the entry.

@@ -102,6 +102,8 @@ type Options struct {
 	// DeletesAny makes the delete of a peer's record by bpf(2) on this node a delete like one by the data
 	// plane: it replicates. So does the absence of the entry that a reread shows.
 	DeletesAny bool
+	// NewMapWins makes the entries of a new map win over the records of live peers: see LoadNewMap.
+	NewMapWins bool
 	// TakeoverExpiry is the time after which ExpireTakenOver deletes unused entries without an armed timer.
 	// It must exceed the time in which a change in place is found and sent. Zero: never.
 	TakeoverExpiry time.Duration
@@ -241,8 +243,12 @@ type Table struct {
 	replaced replacedLoads
 	// foreign has the owners of filtered keys until Adopt has ended.
 	foreign foreign
+	// copies has the entries of a new map that wait for their reread: see load_new_map.go.
+	copies copies
 	// unheld has the keys of this node's earlier incarnations that the map may never have held.
 	unheld unheld
+	// deletesHeld is true while Options.DeletesAny has no effect. See HoldDeletes.
+	deletesHeld bool
 	// unscanned is true from BeginLoad or Refill until the end of the next scan. A read of the map may skip
 	// a key, so the map may still have keys that the table lacks.
 	unscanned bool

@@ -224,8 +224,8 @@ func (d *Daemon) enter(tx *table.Tx, r *mapRead) {
 	case loadFirst:
 		tx.Load(c.Key, c.Value)
 	case loadRefill:
-		c.Context = table.ContextProcess
-		tx.Local(&c)
+		c.Read = &d.scanReading
+		tx.LoadNewMap(&c, d.synced())
 	case loadAgain:
 		c.Read = &d.scanReading
 		tx.Scanned(&c)

@@ -39,7 +39,7 @@ func (d *Daemon) event(e *event) {
 		c.Value = e.value[:]
 	}
 	if d.n.world.keysOnly && e.op == table.OpUpdate {
-		d.tab.Update(func(tx *table.Tx) { tx.RequestReread(c.Key) })
+		d.tab.Update(func(tx *table.Tx) { tx.RequestRereadOfChange(c.Key) })
 		return
 	}
 	if d.n.world.deletedKeys && e.op == table.OpDelete && e.ctx == table.ContextSyscall {
