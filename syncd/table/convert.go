@@ -96,6 +96,9 @@ func (w *conversion) finish() {
 	w.to.skew = w.from.skew
 	w.from.owners.keepIDs = false
 	w.to.tx.SetGone(w.from.owners.gone)
+	for node, h := range w.from.owners.handovers {
+		w.to.tx.SetHandover(node, h)
+	}
 	w.done.Records = w.to.used + w.to.log.n
 }
 

@@ -32,6 +32,11 @@ func (t *Table) mergeOwn(d *Delta, h, s uint32, now int64) (o Outcome, done bool
 		return t.mergeAbsentOwn(d, h, now), true
 	}
 	m := t.meta(s)
+	// A drained node does not replicate that its map lacks the entry.
+	if !current && !d.Delete && m.is(flagUnversioned) && !m.live() && t.deltaHandedOver(d) {
+		t.mergeEvictedOwn(s, d, now)
+		return Accepted, true
+	}
 	// The local content equals the peer's record. The record then keeps the peer's version and owner.
 	if !current && (t.opt.SameMap || m.is(flagLoaded)) && m.live() != d.Delete && (d.Delete || t.equalSignificant(s, d.Value)) {
 		t.stampDelta(s, d, now)
@@ -52,8 +57,9 @@ func (t *Table) hasLocalContent(m *meta) bool {
 
 // mergeAbsentOwn enters a record of this node whose key has no local record.
 func (t *Table) mergeAbsentOwn(d *Delta, h uint32, now int64) Outcome {
-	// In an LRU map a missing key counts as evicted, not as deleted.
-	evicted := !d.Delete && t.opt.LRU && !t.opt.EvictionDeletes
+	// In an LRU map a missing key counts as evicted, not as deleted. So does one that was handed over.
+	kept := d.Owner != selfID && t.deltaHandedOver(d)
+	evicted := !d.Delete && (kept || t.opt.LRU && !t.opt.EvictionDeletes)
 	// A record of this incarnation expires at once, so it needs no admission.
 	if evicted && d.Owner != selfID && !t.admits(d.Owner, now) {
 		t.stats.Rejected++

@@ -24,7 +24,7 @@ type takeover struct {
 const takeoverPasses = 8
 
 // ExpireTakenOver deletes entries without an armed timer that have not changed for Options.TakeoverExpiry. These
-// are the entries of owners that have left, and those of this node's records that syncd wrote. Only a scan shows
+// are the entries of owners that have left or have handed them over, and those of this node's records that syncd wrote. Only a scan shows
 // whether the data plane has changed an entry in place, so an entry waits for one that began after that time. The delete
 // replicates with a version just above that of the record: a node that has used the entry since keeps it. It
 // looks at up to limit records and returns true if there are more. now is the wall clock in nanoseconds.
@@ -57,7 +57,7 @@ func (t *Table) beginTakeoverPass(now int64) {
 		x.since = now
 	}
 	for i := range t.owners.list {
-		if o := &t.owners.list[i]; o.gone && o.leftAt == 0 {
+		if o := &t.owners.list[i]; o.departed() && o.leftAt == 0 {
 			o.leftAt = now
 		}
 	}
@@ -71,9 +71,9 @@ func (t *Table) takenOver(m *meta) (since int64) {
 	switch {
 	case m.is(open):
 		return 0
-	case o.ours && m.is(flagEntry):
+	case o.ours && m.is(flagEntry) && !t.handedOver(m): // peers expire what was handed over
 		since = t.takeover.since
-	case !o.ours && o.gone && o.leftAt > 0:
+	case !o.ours && o.leftAt > 0 && (o.gone || t.handedOver(m)):
 		since = max(o.leftAt, t.takeover.since)
 	}
 	if since > 0 {
