@@ -3,7 +3,6 @@ package daemon
 import (
 	"context"
 	"errors"
-	"fmt"
 	"strings"
 	"time"
 
@@ -49,9 +48,9 @@ const (
 // missing. Each reason appears once, with the maps that it concerns.
 func (d *Daemon) Ready() Readiness {
 	r := d.mapsReady()
-	if since, drained := d.drain.begun(); drained {
+	if reason, drained := d.drainReason(); drained {
 		r.Ready, r.Drained = false, true
-		r.Missing = append(r.Missing, fmt.Sprintf("drained since %s (`syncd drain --undo` puts the node into service)", since.Format(time.DateTime)))
+		r.Missing = append(r.Missing, reason)
 	}
 	return r
 }

@@ -109,7 +109,11 @@ func (m *replica) tableFor(opened *kmap.Map, s *schema.Schema) (*table.Table, er
 	o.Timers = m.timers(opened, s)
 	switch {
 	case !m.wasOffered:
-		return table.New(o)
+		t, err := table.New(o)
+		if err == nil {
+			m.restoreHandover(t)
+		}
+		return t, err
 	case !schema.Identical(old, s):
 		return m.convert(t, old, s, o)
 	}

@@ -49,6 +49,9 @@ func (tx *Tx) BeginHandover() Handover {
 	return h
 }
 
+// LocalAccepted returns Stats.LocalAccepted.
+func (tx *Tx) LocalAccepted() uint64 { return tx.t.stats.LocalAccepted }
+
 // SetHandover sets the extent of the records that a node has handed over. Only that node may announce it, because other
 // nodes may then delete these records. The zero Handover withdraws it. For this node, callers use it to restore the
 // extent after a restart, before the load of the map.
