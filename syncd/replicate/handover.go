@@ -51,3 +51,17 @@ func (in *inboundMap) setHandover(p *mapsyncv1.Handover) error {
 	in.m.table.Update(func(tx *table.Tx) { tx.SetHandover(peer.Node, h) })
 	return nil
 }
+
+// withdrawHandovers forgets what the peer has handed over when its stream ends: the drain may end without a message. It
+// does nothing if another incarnation of the peer has taken the place of the stream. A planned end keeps it, because the
+// next stream follows at once.
+func (s *inboundStream) withdrawHandovers() {
+	s.r.mu.Lock()
+	defer s.r.mu.Unlock()
+	if s.r.inboundStreams[s.peer.Node] != s {
+		return
+	}
+	for _, m := range s.r.localMaps() {
+		m.table.Update(func(tx *table.Tx) { tx.SetHandover(s.peer.Node, table.Handover{}) })
+	}
+}

@@ -99,10 +99,10 @@ func (tx *Tx) EndHandover(now int64) (restored int) {
 	return restored
 }
 
-// forgetHandovers forgets the handovers of nodes that are not live. A node announces its handover again with each stream.
+// forgetHandovers forgets the handovers of nodes that membership has forgotten.
 func (o *owners) forgetHandovers() {
 	maps.DeleteFunc(o.handovers, func(node string, _ Handover) bool {
-		return !o.live[node] && node != o.list[selfID].Node
+		return !o.seen[node] && node != o.list[selfID].Node
 	})
 	for i := range o.list {
 		if w := &o.list[i]; !w.free() {

@@ -232,15 +232,16 @@ func TestPeerEndsHandedOverRecord(t *testing.T) {
 	r.endHandover(4*second, 0)
 }
 
-// TestHandoversOfDepartedNodes: a table keeps the handovers of live nodes only, and a conversion keeps them.
-func TestHandoversOfDepartedNodes(t *testing.T) {
+// TestHandoversOfForgottenNodes: a table keeps the handovers of members and former members only, and a conversion keeps
+// them.
+func TestHandoversOfForgottenNodes(t *testing.T) {
 	r := newRig(t)
 	r.remote(Accepted, second, peer, Version(second), "k", "v")
 	h := Handover{peer.Incarnation, Version(second)}
 	r.setHandover("b", h)
 	r.setHandover("c", h)
 	r.setHandover("a", Handover{self.Incarnation, 1})
-	r.tab.Update(func(tx *Tx) { tx.SetMembers([]string{"b"}, []string{"c"}) })
+	r.tab.Update(func(tx *Tx) { tx.SetMembers([]string{"d"}, []string{"b"}) })
 	converted, _, err := r.tab.Convert(r.tab.opt, Conversion{
 		Key:   func(dst, src []byte) error { copy(dst, src); return nil },
 		Value: func(dst, src []byte) error { copy(dst, src); return nil },
@@ -255,7 +256,7 @@ func TestHandoversOfDepartedNodes(t *testing.T) {
 			}
 		})
 	}
-	r.tab.Update(func(tx *Tx) { tx.SetMembers(nil, []string{"b"}) })
+	r.tab.Update(func(tx *Tx) { tx.SetMembers([]string{"d"}, nil) })
 	r.write()
-	r.local(Restored, 2*second, "delete k - syscall 0") // until SetGone
+	r.local(Restored, 2*second, "delete k - syscall 0")
 }

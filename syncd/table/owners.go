@@ -25,7 +25,7 @@ type owners struct {
 	// live has the nodes that are in the cluster, nil before the first SetMembers. seen has the nodes that
 	// are or were in it, a superset of live. Neither includes this node unless SetMembers names it.
 	live, seen map[string]bool
-	// handovers has what nodes have handed over, without zero elements. It has live nodes and this node only.
+	// handovers has what nodes have handed over, without zero elements. It has nodes of seen and this node only.
 	handovers map[string]Handover
 	// drained is true if handovers has this node.
 	drained bool
