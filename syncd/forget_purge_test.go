@@ -63,6 +63,7 @@ func TestForgetAndPurgeAskForConfirmation(t *testing.T) {
 		{"forget", "--owner", "lb9", "--control-socket", socket},
 		{"forget", "--owner", "lb9", name, "--control-socket", socket},
 		{"purge", name, "--control-socket", socket},
+		{"purge", "--all", name, "--control-socket", socket},
 	} {
 		expectExit(t, exitUsage, args...) // the input of a test is not a terminal
 		if _, err := run(t, args...); err == nil || !strings.Contains(err.Error(), "not a terminal") {
@@ -89,4 +90,6 @@ func TestForgetAndPurgeAskForConfirmation(t *testing.T) {
 	yes(exitUsage, "forget", "--owner", "cli") // this node
 	yes(exitUsage, "forget", "--owner", "lb9", "other")
 	yes(exitUsage, "purge", "other")
+	yes(exitUsage, "purge", "--all", "other")
+	yes(exitUsage, "purge", "--all") // one map at a time
 }

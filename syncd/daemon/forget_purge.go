@@ -74,6 +74,16 @@ func (d *Daemon) purge(m *replica, by caller) Removed {
 	return done
 }
 
+// purgeAll removes all records of a map, on all nodes.
+func (d *Daemon) purgeAll(m *replica, by caller) Removed {
+	done := d.remove([]*replica{m}, &table.Selection{All: true})
+	for _, r := range done.Maps {
+		attrs := append(by.attrs(), "map", r.Map, "records", r.Records)
+		d.log.Warn("all records of a map removed from all nodes", append(attrs, "hint", hintRemoved)...)
+	}
+	return done
+}
+
 // attached reports whether a kernel map is attached.
 func (m *replica) attached() bool {
 	m.mu.Lock()
@@ -128,9 +138,15 @@ func (a *admin) serveForget(w http.ResponseWriter, r *http.Request) {
 }
 
 func (a *admin) servePurge(w http.ResponseWriter, r *http.Request) {
-	if m, _, _ := a.mapFor(w, r); m != nil {
-		answer(a.daemon, func() Removed { return a.daemon.purge(m, callerFrom(r.Context())) })(w, r)
+	m, _, _ := a.mapFor(w, r)
+	if m == nil {
+		return
 	}
+	purge := a.daemon.purge
+	if r.URL.Query().Get("all") == "true" {
+		purge = a.daemon.purgeAll
+	}
+	answer(a.daemon, func() Removed { return purge(m, callerFrom(r.Context())) })(w, r)
 }
 
 // Forget removes the records of an owner from a map on all nodes, or from all maps if name is
@@ -147,4 +163,9 @@ func (c *Client) Forget(ctx context.Context, owner, name string, force bool) (Re
 // the kernel map of the daemon.
 func (c *Client) Purge(ctx context.Context, name string) (Removed, error) {
 	return ask[Removed](ctx, c, http.MethodPut, "/purge/"+url.PathEscape(name))
+}
+
+// PurgeAll removes all records of a map, on all nodes, those of live nodes included.
+func (c *Client) PurgeAll(ctx context.Context, name string) (Removed, error) {
+	return ask[Removed](ctx, c, http.MethodPut, "/purge/"+url.PathEscape(name)+"?all=true")
 }

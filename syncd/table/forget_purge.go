@@ -9,12 +9,14 @@ type Selection struct {
 	Orphaned bool
 	// Failed selects records that the writer could not write to the kernel map, displaced records included.
 	Failed bool
+	// All selects all records, this node's included.
+	All bool
 }
 
 // Remove deletes the selected records as if this node's data plane had deleted the keys now. Each becomes a
 // tombstone of this node with a version above the record's. The writer deletes it from the kernel map, and
 // it replicates. Remove also deletes expired records, whose entries a kernel map may still hold. Only
-// Failed selects records of this node. now is the wall clock in nanoseconds.
+// Failed and All select records of this node. now is the wall clock in nanoseconds.
 //
 // Remove looks at up to limit records and returns the number of deleted records. While more is true, the
 // caller calls it again with the same cursor. The first call needs a new cursor at position 0. Remove
@@ -49,7 +51,7 @@ func (t *Table) selected(m *meta, sel *Selection) bool {
 	}
 	o := &t.owners.list[m.owner]
 	switch {
-	case sel.Failed && m.is(flagFailed):
+	case sel.All, sel.Failed && m.is(flagFailed):
 		return true
 	case o.ours:
 		return false
