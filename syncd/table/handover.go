@@ -79,15 +79,15 @@ func (tx *Tx) SetHandover(node string, h Handover) {
 // them. It returns their number. The caller calls it after a scan that began after the load balancer's last delete and
 // after the rereads that the scan requested: an entry that is found absent later was deleted. now is the wall clock in
 // nanoseconds. EndHandover visits all records in one call.
+//
+// The owner of an entry may have returned meanwhile. In an LRU map that cannot hold all records, the kernel may have
+// evicted entries of other nodes, so only this node's own ones return there.
 func (tx *Tx) EndHandover(now int64) (restored int) {
 	t := tx.t
+	ownOnly := t.opt.LRU && t.stats.Live > t.opt.MaxEntries
 	for s := firstSlot; s < t.allocated; s++ {
 		m := t.meta(s)
-		if m.is(flagFree|flagDirty) || !m.is(flagEvicted) || !m.live() || !t.keptWhileDrained(m) {
-			continue
-		}
-		// In an LRU map, the entry of an orphaned record may have been evicted before the drain.
-		if t.opt.LRU && !t.ours(m.owner) {
+		if m.is(flagFree|flagDirty|flagUnversioned) || !m.is(flagEvicted) || !m.live() || (ownOnly && !t.ours(m.owner)) {
 			continue
 		}
 		m.seen, m.cpu = max(m.seen, now), cpuNone // the event of the delete may arrive late

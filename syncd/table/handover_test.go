@@ -121,6 +121,27 @@ func TestClearOfADrainedLRUMap(t *testing.T) {
 	}
 }
 
+// TestOwnerReturnsDuringADrain: the entry of a node that was away, or drained too, returns with the end of the drain. An LRU
+// map that cannot hold all records gets back its own entries only.
+func TestOwnerReturnsDuringADrain(t *testing.T) {
+	for entries, want := range map[int]string{0: "bk", 3: "bk", 2: "k"} {
+		r := newRig(t, func(o *Options) { o.LRU, o.MaxEntries = entries > 0, entries })
+		r.remote(Accepted, second, peer, Version(second), "b", "v")
+		r.local(Accepted, second, "update k v packet 0")
+		r.local(Accepted, second, "update l v packet 0")
+		r.write()
+		r.setHandover("b", Handover{peer.Incarnation, Version(second)})
+		r.beginHandover()
+		r.local(Ignored, 2*second, "delete b - syscall 0")
+		r.local(Ignored, 2*second, "delete k - syscall 0")
+		r.setHandover("b", Handover{})
+		r.endHandover(3*second, len(want))
+		if keys := r.writtenKeys(); keys != want {
+			t.Errorf("written keys with %d entries: got %q, want %q", entries, keys, want)
+		}
+	}
+}
+
 // TestHandedOverRecordsOfAPeer: a peer's handed over records end like those of an owner that has left: by a collector, by
 // an absence, by takeover-expiry. Records that the peer writes afterwards, and those of later incarnations, do not.
 func TestHandedOverRecordsOfAPeer(t *testing.T) {
