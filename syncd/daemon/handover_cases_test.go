@@ -35,7 +35,7 @@ func TestClearsAfterADrainByMap(t *testing.T) {
 				c.spec(spec)
 			}
 			c := newHandoverCluster(t, spec, c.change)
-			c.drain(0)
+			c.nodes[0].drain()
 			c.clear("single calls")
 			poll.Stays(t, 2*time.Second, "the peers keep the sessions", func() bool { return c.held(1, 2) == 2*handoverEntries })
 			c.nodes[0].stop()
@@ -64,7 +64,7 @@ func hookedWith(method capture.Attach) func(*node) {
 func TestTrafficOfADrainedNode(t *testing.T) {
 	c := newHandoverCluster(t, hashSpec(), nil)
 	n1, m1 := c.nodes[0], c.maps[0]
-	c.drain(0)
+	c.nodes[0].drain()
 	n1.applyEntries(m1, 100, func(i int) (key, value []byte) { key, _ = pair(uint64(i), 0); return key, nil })
 	poll.Eventually(t, "deletes by packets replicate", func() bool { return c.held(0, 1, 2) == 3*(handoverEntries-100) })
 	n1.write(m1, 0, 100, 7)
@@ -87,8 +87,8 @@ func TestTwoDrainedNodes(t *testing.T) {
 		c.nodes[1].write(c.maps[1], 900, handoverEntries, v)
 	}
 	poll.Eventually(t, "the third node has the sessions", func() bool { return c.nodes[2].ownedBy("n2") == 100 })
-	c.drain(0)
-	c.drain(1)
+	c.nodes[0].drain()
+	c.nodes[1].drain()
 	for range 3 {
 		for _, m := range c.maps[:2] {
 			for i := range uint64(handoverEntries) {
@@ -113,7 +113,7 @@ func TestDrainCancelledAfterAClear(t *testing.T) {
 		t.Run(fmt.Sprintf("stopped=%t", stopped), func(t *testing.T) {
 			c := newHandoverCluster(t, hashSpec(), nil)
 			n1 := c.nodes[0]
-			c.drain(0)
+			c.nodes[0].drain()
 			if stopped {
 				n1.stop()
 				n1.start()
@@ -141,7 +141,7 @@ func TestDrainedNodeStartsAlone(t *testing.T) {
 		t.Run(fmt.Sprintf("end-drain-at-start=%t", end), func(t *testing.T) {
 			c := newHandoverCluster(t, hashSpec(), nil)
 			n1 := c.nodes[0]
-			c.drain(0)
+			c.nodes[0].drain()
 			n1.stop()
 			c.clear("single calls")
 			n1.config.EndDrainAtStart = end

@@ -64,15 +64,6 @@ func (c *handoverCluster) held(which ...int) (n int) {
 	return n
 }
 
-// drain drains a node and waits for the handover.
-func (c *handoverCluster) drain(i int) {
-	c.Helper()
-	if _, err := c.nodes[i].client.Drain(c.Context(), false); err != nil {
-		c.Fatalf("drain: got error %v, want none", err)
-	}
-	c.handedOver(i)
-}
-
 // handedOver waits for the handover of a drained node.
 func (c *handoverCluster) handedOver(i int) {
 	c.Helper()
@@ -126,7 +117,7 @@ func TestLoadBalancerClearsItsMapAfterADrain(t *testing.T) {
 		for _, stopped := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s stopped=%t", how, stopped), func(t *testing.T) {
 				c := newHandoverCluster(t, &ebpf.MapSpec{Name: "ct", Type: ebpf.Hash, KeySize: 8, ValueSize: 8, MaxEntries: 2000}, nil)
-				c.drain(0)
+				c.nodes[0].drain()
 				if stopped {
 					c.nodes[0].stop()
 				}

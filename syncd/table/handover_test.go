@@ -281,3 +281,20 @@ func TestHandoversOfForgottenNodes(t *testing.T) {
 	r.write()
 	r.local(Restored, 2*second, "delete k - syscall 0")
 }
+
+// TestTimersOfADrainedNode: the timers of handed over entries run out on the drained node, because packets restart them on
+// another one. Their callbacks look like packets, and end no record. Entries that were written later end by their timers.
+func TestTimersOfADrainedNode(t *testing.T) {
+	r := newRig(t, func(o *Options) { o.HasTimer = true })
+	r.local(Accepted, second, "update k v packet 0")
+	r.local(Accepted, second, "update l v packet 0")
+	r.local(Accepted, 2*second, "delete l - packet 0")
+	r.beginHandover()
+	r.local(Accepted, 3*second, "update m v packet 0")
+	r.local(Ignored, 4*second, "delete k - packet 0")
+	r.local(Accepted, 4*second, "delete m - packet 0")
+	r.wantLive("klm", "k")
+	r.endHandover(5*second, 1)
+	r.write()
+	r.local(Accepted, 6*second, "delete k - packet 0")
+}

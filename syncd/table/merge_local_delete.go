@@ -33,8 +33,9 @@ func (t *Table) localDelete(c *Change, h, s uint32) Outcome {
 		return t.evictUnseen(c, s)
 	}
 	switch {
-	// On a drained node, a delete by bpf(2) shows no intention: its load balancer may clear the map.
-	case c.Context < ContextSyscall, t.opt.DeletesAny && !t.drained():
+	// On a drained node, a delete by bpf(2) shows no intention: its load balancer may clear the map. Neither does the
+	// end of a timer, because packets restart it on another node.
+	case c.Context < ContextSyscall && !(t.opt.HasTimer && t.keptWhileDrained(m)), t.opt.DeletesAny && !t.drained():
 	case m.is(flagUnversioned):
 		return t.deleteUnversioned(c, s)
 	case t.keptWhileDrained(m):
