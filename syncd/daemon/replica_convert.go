@@ -145,6 +145,7 @@ func (m *replica) tableOptions(info *kmap.Info, s *schema.Schema) table.Options 
 	return table.Options{
 		Self: m.daemon.self, KeySize: info.KeySize, ValueSize: info.ValueSize,
 		SameMap:         m.daemon.state.sameMap(m.name, identityOf(info)),
+		Unheld:          m.daemon.state.unheldKeys(m.name),
 		TombstoneTTL:    m.daemon.config.TombstoneTTL,
 		MaxSkew:         m.daemon.config.MaxClockAhead / 2, // so that peers accept this node's records
 		EvictionDeletes: m.daemon.config.EvictionDeletes,

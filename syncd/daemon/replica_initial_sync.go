@@ -56,27 +56,60 @@ func (m *replica) adopt() {
 // Without a peer the identity is not saved: peers may hold records of this node's earlier
 // incarnations. It also waits for peers that have not adopted their own entries yet, because these
 // send no records before.
+//
+// Records of this node that peers have sent or named, and that this node has filtered, are saved with the identity:
+// their absence means nothing. If too many of them are unknown, or if the map does not hold some of this node's
+// records, the identity is removed until that ends.
 func (m *replica) saveIdentityWhenApplied() {
 	m.mu.Lock()
-	saved, synced := m.identitySaved || m.kernel == nil || m.state != MapReplicating, m.syncBarrier != nil
+	replicating, synced := m.kernel != nil && m.state == MapReplicating, m.syncBarrier != nil || m.identitySaved
 	m.mu.Unlock()
-	if saved {
+	if !replicating {
 		return
 	}
 	synced = synced || m.daemon.replicator.Stats().Peers > 0 && m.daemon.waitingUntil(m.daemon.replicator.AllReceived, m.name) == ""
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	// Another kernel map may have been attached between the locks.
-	if !synced || m.kernel == nil || m.identitySaved || m.state != MapReplicating {
+	if !synced || m.kernel == nil || m.state != MapReplicating {
 		return
 	}
-	if m.syncBarrier == nil {
+	serial, complete := m.heldOrNamed()
+	switch {
+	case complete && m.identitySaved && serial == m.unheldSerial:
+		return
+	case !complete && m.identitySaved:
+		m.identitySaved = false
+		m.daemon.state.removeIdentity(m.name)
+	case complete && !m.identitySaved && m.syncBarrier == nil:
 		m.table.View(func(tx *table.Tx) { m.syncBarrier = tx.AddBarrier() })
 	}
-	if m.barrierPending(m.syncBarrier) > 0 {
-		return // a record that did not fit was not deleted
+	// A record that did not fit was not deleted.
+	if !complete || (!m.identitySaved && m.barrierPending(m.syncBarrier) > 0) {
+		return
 	}
+	m.saveIdentity()
+}
+
+// heldOrNamed reports whether the kernel map holds all records of this node, except for the unheld keys. serial is
+// table.Tx.UnheldSerial. The lock is held.
+func (m *replica) heldOrNamed() (serial uint64, complete bool) {
+	m.table.View(func(tx *table.Tx) {
+		serial, _ = tx.UnheldSerial()
+		complete = tx.OwnNotHeld() == 0 && !tx.UnheldOverflow()
+	})
+	return serial, complete
+}
+
+// saveIdentity saves the identity of the kernel map and the unheld keys. The lock is held.
+func (m *replica) saveIdentity() {
+	var unheld table.Unheld
+	m.table.View(func(tx *table.Tx) {
+		unheld = tx.Unheld()
+		m.unheldSerial, _ = tx.UnheldSerial()
+	})
 	m.identitySaved = true
+	m.removeBarrier(&m.syncBarrier)
 	info := m.kernel.m.Info()
-	m.daemon.state.setIdentity(m.name, identityOf(&info))
+	m.daemon.state.setIdentity(m.name, identityOf(&info), &unheld)
 }

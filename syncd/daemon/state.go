@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"mapsync/syncd/kmap"
+	"mapsync/syncd/table"
 )
 
 // state stores, from one incarnation to the next, whether the node is drained, and which kernel map each name referred to. If the
@@ -68,10 +69,10 @@ func identityOf(i *kmap.Info) mapIdentity {
 	}
 }
 
-// stateVersion is the version of the state file that this release writes. It increases if an
+// stateVersion is the highest version of the state file that this release writes. It increases if an
 // earlier release would misread the file. A file without a version has version 0, which has the
-// same fields as version 1.
-const stateVersion = 1
+// same fields as version 1. Version 2 has unheld keys. A file without them has version 1.
+const stateVersion = 2
 
 type stateFile struct {
 	Version     int                    `json:"version"`
@@ -81,6 +82,14 @@ type stateFile struct {
 	// Drain and Handovers are valid until reboot, like Maps.
 	Drain     *drainState              `json:"drain,omitempty"`
 	Handovers map[string]handoverState `json:"handovers,omitempty"` // by name of the map
+	// Unheld has the keys that the kernel maps of Maps have never held, by the names in Maps.
+	Unheld map[string]unheldKeys `json:"unheld,omitempty"`
+}
+
+// unheldKeys is the form of table.Unheld in the state file.
+type unheldKeys struct {
+	Seed   uint64 `json:"seed"`
+	Hashes []byte `json:"hashes"` // 8 bytes for each key
 }
 
 // maxStateSize is the maximum size of the state file in bytes. 1,024 maps take 256 KiB.
@@ -107,7 +116,7 @@ func openState(dir, node string, log *slog.Logger) *state {
 	}
 	this := strings.TrimSpace(string(boot))
 	if this == "" || s.file.BootID != this || s.file.Maps == nil { // map ids are valid until reboot
-		s.file.BootID, s.file.Maps = this, make(map[string]mapIdentity)
+		s.file.BootID, s.file.Maps, s.file.Unheld = this, make(map[string]mapIdentity), nil
 		s.file.Drain, s.file.Handovers = nil, nil
 	}
 	return s
@@ -166,11 +175,26 @@ func (s *state) sameMap(name string, id mapIdentity) bool {
 	return ok && known == id
 }
 
-// setIdentity stores id as the kernel map of name.
-func (s *state) setIdentity(name string, id mapIdentity) {
+// unheldKeys returns the keys that the kernel map of name has never held.
+func (s *state) unheldKeys(name string) table.Unheld {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	u := s.file.Unheld[name]
+	return table.Unheld{Seed: u.Seed, Hashes: u.Hashes}
+}
+
+// setIdentity stores id as the kernel map of name, with the keys that the map has never held.
+func (s *state) setIdentity(name string, id mapIdentity, unheld *table.Unheld) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.file.Maps[name] = id
+	delete(s.file.Unheld, name)
+	if len(unheld.Hashes) > 0 {
+		if s.file.Unheld == nil {
+			s.file.Unheld = make(map[string]unheldKeys)
+		}
+		s.file.Unheld[name] = unheldKeys{Seed: unheld.Seed, Hashes: unheld.Hashes}
+	}
 	s.markUnsaved()
 }
 
@@ -179,6 +203,7 @@ func (s *state) removeIdentity(name string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.file.Maps, name)
+	delete(s.file.Unheld, name)
 	s.markUnsaved()
 }
 
@@ -218,7 +243,10 @@ func (s *state) save() {
 	s.writing.Lock()
 	defer s.writing.Unlock()
 	s.mu.Lock()
-	s.file.Version = stateVersion
+	s.file.Version = 1
+	if len(s.file.Unheld) > 0 {
+		s.file.Version = stateVersion
+	}
 	data, err := json.Marshal(s.file)
 	s.saved = true // false again if the state changes meanwhile
 	s.mu.Unlock()

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"mapsync/syncd/table"
 )
 
 func stateIn(t *testing.T, dir string) (*state, *bytes.Buffer) {
@@ -34,8 +36,8 @@ func TestIncarnationsGrow(t *testing.T) {
 	}
 	// Changes of map identities and of incarnations do not overwrite each other.
 	s, _ := stateIn(t, dir)
-	s.setIdentity("ct", mapIdentity{ID: 7})
-	s.setIdentity("other", mapIdentity{ID: 8})
+	s.setIdentity("ct", mapIdentity{ID: 7}, &table.Unheld{})
+	s.setIdentity("other", mapIdentity{ID: 8}, &table.Unheld{})
 	s.removeIdentity("other")
 	if err := s.close(); err != nil {
 		t.Fatal(err)

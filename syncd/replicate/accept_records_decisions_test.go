@@ -170,7 +170,7 @@ func TestMergeBatchWithAllKindsOfRecords(t *testing.T) {
 	// A malformed batch ends the subscription of the map.
 	for want, change := range map[string]func(*mapsyncv1.Batch){
 		"operation 0":            func(b *mapsyncv1.Batch) { b.Deltas[0].Operation = 0 },
-		"operation 4":            func(b *mapsyncv1.Batch) { b.Deltas[0].Operation = 4 },
+		"operation 5":            func(b *mapsyncv1.Batch) { b.Deltas[0].Operation = 5 },
 		"without a version":      func(b *mapsyncv1.Batch) { b.Deltas[0].Version = 0 },
 		"owner 1 of 1":           func(b *mapsyncv1.Batch) { b.Deltas[0].Owner = 1 },
 		"read key":               func(b *mapsyncv1.Batch) { b.Deltas[0].Key = []byte{0xff} },

@@ -59,7 +59,11 @@ func (s *inboundStream) appendAcks(out []*mapsyncv1.SubscribeRequest) []*mapsync
 			continue
 		}
 		var applied uint64
-		in.m.table.View(func(tx *table.Tx) { applied = tx.AppliedPosition() })
+		var unheld bool
+		in.m.table.View(func(tx *table.Tx) {
+			applied = tx.AppliedPosition()
+			_, unheld = tx.UnheldSerial()
+		})
 		// A position is acknowledged once the writer has applied the changes that were merged up to it.
 		position, ok := in.pendingAcks.pop(applied)
 		if !ok || position <= in.ackedPosition {
@@ -67,7 +71,7 @@ func (s *inboundStream) appendAcks(out []*mapsyncv1.SubscribeRequest) []*mapsync
 		}
 		in.ackedPosition = position
 		out = append(out, &mapsyncv1.SubscribeRequest{Message: &mapsyncv1.SubscribeRequest_Ack{
-			Ack: &mapsyncv1.Ack{Map: index, Position: position},
+			Ack: &mapsyncv1.Ack{Map: index, Position: position, Unheld: unheld},
 		}})
 	}
 	return out
@@ -87,6 +91,7 @@ func (s *outboundStream) handleAck(a *mapsyncv1.Ack) error {
 	if sent := out.sentPosition.Load(); a.GetPosition() > sent {
 		return fmt.Errorf("acknowledgement of position %d of %q, sent up to %d: %w", a.GetPosition(), out.name, sent, errProtocol)
 	}
+	out.unheld.Store(a.GetUnheld())
 	// Only the receiving goroutine stores the position. It never decreases: the kernel map has held
 	// this position once, or newer entries in its place.
 	if a.GetPosition() > out.ackedPosition.Load() {
@@ -95,8 +100,8 @@ func (s *outboundStream) handleAck(a *mapsyncv1.Ack) error {
 	return nil
 }
 
-// acknowledgedBy returns the position of a map that a peer has acknowledged, and 0 if the peer is not
-// served. It takes Replicator.mu, and then the lock of each stream to the peer.
+// acknowledgedBy returns the position of a map up to which a peer has merged the records of its earlier
+// incarnations. It is 0 if the peer is not served, or has not merged all of those that this node has sent. It takes Replicator.mu, and then the lock of each stream to the peer.
 func (r *Replicator) acknowledgedBy(peer table.Owner, m *localMap) (position uint64) {
 	r.mu.Lock()
 	var streams []*outboundStream
@@ -107,8 +112,8 @@ func (r *Replicator) acknowledgedBy(peer table.Owner, m *localMap) (position uin
 	}
 	r.mu.Unlock()
 	for _, s := range streams {
-		if at, state := s.ackedPosition(m); state == ackServed {
-			position = max(position, at)
+		if out := s.servedMap(m.name); out != nil && !out.unheld.Load() {
+			position = max(position, out.ackedPosition.Load())
 		}
 	}
 	return position

@@ -140,6 +140,18 @@ func (s *outboundStream) ackedPosition(m *localMap) (position uint64, state ackS
 	return 0, ackNone
 }
 
+// servedMap returns the stream of a map that is served to a replica, or nil.
+func (s *outboundStream) servedMap(name string) *outboundMap {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, out := range s.maps {
+		if out.name == name && !out.observe && !out.unsubscribed.Load() && out.serving.Load() {
+			return out
+		}
+	}
+	return nil
+}
+
 // withoutMapSince returns since when the stream has had no subscription to a map. It is valid only if
 // the stream has none.
 func (s *outboundStream) withoutMapSince(name string) time.Time {

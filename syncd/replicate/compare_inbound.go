@@ -84,6 +84,8 @@ type inboundResend struct {
 	// unrepaired is the number of entries that still differ and are not exceptions. The receiving
 	// goroutine owns it.
 	unrepaired int
+	// coverage has the keys about which the resend proves nothing. The table's lock guards it.
+	coverage table.Coverage
 	// list is the list that the resend is for; nil: a repair.
 	list *diffList
 	// lastProgress is when the resend began or the peer last sent a part of it.

@@ -213,7 +213,7 @@ func (out *outboundMap) sendComparison() (more bool, err error) {
 // table must not be locked.
 func (out *outboundMap) beginResend(in *table.BucketSet) {
 	r := &outboundResend{buckets: in, cursor: out.m.table.NewCursor(0)}
-	r.enc = out.m.newEncoder(out.s.r.opt.Self, wire.EncoderOptions{Index: out.index, Resent: true, Expiries: out.expiries, Observe: out.observe})
+	r.enc = out.m.newEncoder(out.s.r.opt.Self, wire.EncoderOptions{Index: out.index, Resent: true, Expiries: out.expiries, Unsent: out.unsent, Observe: out.observe})
 	out.comparison.resend = r
 	out.s.r.count.resends.Add(1)
 }

@@ -27,6 +27,7 @@ func (s *inboundStream) appendComparisons(out []*mapsyncv1.SubscribeRequest) []*
 		// therefore at or above it.
 		if c.resendBuckets != nil && c.resend == nil {
 			c.resend = &inboundResend{buckets: c.resendBuckets, firstPosition: in.m.head() + 1, lastProgress: time.Now()}
+			c.resend.coverage.Reset(in.m.table)
 			// A resend serves a list or a repair, never both: a list merges nothing.
 			if c.list != nil && c.list.bucketsChosen {
 				c.resend.list, c.list = c.list, nil
@@ -103,17 +104,8 @@ func (s *inboundStream) handleResent(m *mapsyncv1.Resent) error {
 // The receiving goroutine calls it, without inboundStream.mu. The table is locked for
 // recordsPerLock records at a time.
 func (in *inboundMap) sweepBuckets(j *inboundResend) {
-	c := in.m.table.NewCursor(0)
-	defer c.Close()
-	now := in.stream.r.opt.Now().UnixNano()
-	for more := true; more; {
-		in.m.table.Update(func(tx *table.Tx) {
-			var n int
-			n, more = tx.SweepBuckets(in.stream.peer.Node, j.buckets, j.firstPosition, now, c, recordsPerLock)
-			j.repaired += n
-			j.tableHead = tx.Head()
-		})
-	}
+	n, head := in.infer(&table.Absence{Before: j.firstPosition, Buckets: j.buckets}, &j.coverage)
+	j.repaired, j.tableHead = j.repaired+n, head
 }
 
 // decideReplace decides for each owner of a batch whether its records are compared with this peer. It

@@ -86,7 +86,9 @@ func TestCompareRepairs(t *testing.T) {
 		"lost": {func(_ *testing.T, _, b *node) {
 			set, c := bucketOf(b.tb, 17), b.tb.NewCursor(0)
 			defer c.Close()
-			b.tb.Update(func(tx *table.Tx) { tx.SweepBuckets("a", &set, 1<<60, 1, c, 1<<20) })
+			b.tb.Update(func(tx *table.Tx) {
+				tx.Sweep(&table.Absence{Peer: table.Owner{Node: "a"}, Acknowledged: 1 << 60, Before: 1 << 60, Buckets: &set}, 1, c, 1<<20)
+			})
 		}, 1},
 		"a record that the owner does not have": {func(t *testing.T, a, b *node) {
 			b.tb.Update(func(tx *table.Tx) {
@@ -254,7 +256,9 @@ func TestCompareOrphanedRecords(t *testing.T) {
 	// Each of the two remaining nodes has lost a record that the other one still holds.
 	for i, n := range nodes[:2] {
 		set, c := bucketOf(n.tb, 100+i), n.tb.NewCursor(0)
-		n.tb.Update(func(tx *table.Tx) { tx.SweepBuckets("c", &set, 1<<60, 1, c, 1<<20) })
+		n.tb.Update(func(tx *table.Tx) {
+			tx.Sweep(&table.Absence{Peer: table.Owner{Node: "c"}, Acknowledged: 1 << 60, Before: 1 << 60, Buckets: &set}, 1, c, 1<<20)
+		})
 		c.Close()
 	}
 	corruptValue(t, b, 300)
@@ -307,7 +311,7 @@ func TestCompareWithDifferentLayouts(t *testing.T) {
 	c := b.tb.NewCursor(0)
 	b.tb.Update(func(tx *table.Tx) {
 		set.Add(tx.Bucket(flow(17)))
-		tx.SweepBuckets("a", &set, 1<<60, 1, c, 1<<20)
+		tx.Sweep(&table.Absence{Peer: table.Owner{Node: "a"}, Acknowledged: 1 << 60, Before: 1 << 60, Buckets: &set}, 1, c, 1<<20)
 	})
 	c.Close()
 	if valueOf(b.tb, flow(17)) != nil {

@@ -271,10 +271,8 @@ func (m *localMap) unsentDigests(tx *table.Tx) (out unsentDigests, count int) {
 	for key := range m.unsent.byKey {
 		k := []byte(key)
 		node, g, bucket, ok := tx.DigestOf(k)
-		if ok {
-			_, err := m.schemaEncoder.AppendKey(nil, k)
-			ok = err != nil // else the interface exists by now, and the peer detects the difference
-		}
+		// Otherwise the interface exists by now, and the peer detects the difference.
+		ok = ok && m.unencodable(tx, k)
 		if !ok {
 			m.unsent.resolve(k)
 			continue
@@ -286,6 +284,16 @@ func (m *localMap) unsentDigests(tx *table.Tx) (out unsentDigests, count int) {
 		}{node, g, bucket})
 	}
 	return out, len(out) + m.unsent.overflow
+}
+
+// unencodable reports whether the record of a key cannot be sent. The caller holds the table's lock.
+func (m *localMap) unencodable(tx *table.Tx, key []byte) bool {
+	var rec table.Record
+	if _, err := m.schemaEncoder.AppendKey(nil, key); err != nil || !tx.Get(key, &rec) || rec.Delete {
+		return err != nil
+	}
+	_, err := m.schemaEncoder.AppendNamedValue(nil, rec.Value, nil)
+	return err != nil
 }
 
 // subtractFrom subtracts the records of some owners from a digest, and from its buckets unless

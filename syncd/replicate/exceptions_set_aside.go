@@ -64,7 +64,7 @@ func (in *inboundMap) addException(w *wire.Delta, why error) {
 	in.exceptions.add(w.Key, table.Version(w.Version), owner, why)
 }
 
-// noteUnsent stores a record whose key cannot be encoded. The caller holds the table's lock. It is
+// noteUnsent stores a record that cannot be encoded. The caller holds the table's lock. It is
 // EncoderOptions.Unencodable of all encoders of the map.
 func (m *localMap) noteUnsent(tx *table.Tx, r *table.Record, why error) {
 	if !r.Delete { // peers were not sent the record, so they have nothing to delete

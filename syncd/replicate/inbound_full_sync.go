@@ -33,16 +33,7 @@ func (in *inboundMap) repeatFullSyncDue(now time.Time) bool {
 // The receiving goroutine calls it, without inboundStream.mu. The table is locked for
 // recordsPerLock records at a time.
 func (in *inboundMap) sweepUnreceived() {
-	acknowledged := in.stream.r.acknowledgedBy(in.stream.peer, in.m)
-	c := in.m.table.NewCursor(0)
-	defer c.Close()
-	now := in.stream.r.opt.Now().UnixNano()
-	for more := true; more; {
-		in.m.table.Update(func(tx *table.Tx) {
-			more = tx.Sweep(in.stream.peer, acknowledged, in.sweepBefore, now, c, recordsPerLock)
-			in.result.head = tx.Head()
-		})
-	}
+	_, in.result.head = in.infer(&table.Absence{Before: in.sweepBefore}, &in.fullSyncCoverage)
 }
 
 // beginFullSync starts the reception of a full sync from a position. known reports that it is the same map
@@ -59,4 +50,5 @@ func (in *inboundMap) beginFullSync(known bool, position uint64) {
 	in.comparison.beginFullSync()
 	in.owners.token = 0
 	in.exceptions.beginSync()
+	in.fullSyncCoverage.Reset(in.m.table)
 }

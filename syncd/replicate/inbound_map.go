@@ -50,6 +50,8 @@ type inboundMap struct {
 	// sweepBefore is the value of nextSweepBefore for the current full sync. The sweep at its end
 	// keeps records at or above it.
 	sweepBefore uint64
+	// fullSyncCoverage has the keys about which the current full sync proves nothing. The table's lock guards it.
+	fullSyncCoverage table.Coverage
 	// sweep reports that the end of the current full sync deletes the peer's records that it
 	// did not send.
 	sweep bool
@@ -96,6 +98,8 @@ type inboundMap struct {
 	// decoder decodes entries of the peer's schema into this node's layout. nil until the first
 	// acceptance.
 	decoder *schema.Decoder
+	// peerSchema is the schema of the peer. nil until the first acceptance.
+	peerSchema *schema.Schema
 	// printer formats the encoded keys of the peer.
 	printer wirePrinter
 
@@ -128,6 +132,9 @@ type inboundMap struct {
 	// delta is the delta that is being merged. Its key and value point into keys and inboundStream.value. compile sets its Keep, which
 	// is the same for all deltas; mergeOne sets all other fields.
 	delta table.Delta
+	// answer has the keys about which the answer that the batch belongs to proves nothing. It counts only if
+	// remoteOptions.Touch is set.
+	answer *table.Coverage
 	// remoteOptions are the options of table.Tx.Remote for the batch.
 	remoteOptions table.RemoteOptions
 	// now is the wall clock of the merge in Unix nanoseconds.
@@ -211,6 +218,7 @@ func (in *inboundMap) compile(p *mapsyncv1.Schema) error {
 		return err
 	}
 	in.printer = newWirePrinter(peerSchema)
+	in.peerSchema = peerSchema
 	// The table keeps its own bytes where the peer's layout has no field.
 	in.delta.Keep = in.delta.Keep[:0]
 	for _, k := range in.decoder.Keep() {

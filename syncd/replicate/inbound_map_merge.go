@@ -1,10 +1,12 @@
 package replicate
 
 import (
+	"errors"
 	"fmt"
 
 	mapsyncv1 "mapsync/proto/mapsync/v1"
 	"mapsync/syncd/replicate/wire"
+	"mapsync/syncd/schema"
 	"mapsync/syncd/table"
 )
 
@@ -48,6 +50,10 @@ func (in *inboundMap) merge(b *wire.Batch) (mergeResult, error) {
 		// a repair finds the records that the peer did not send. Requested batches have no records
 		// of the peer itself, so the sweep does not concern them.
 		in.remoteOptions = table.RemoteOptions{Touch: (in.sweep && !b.Requested) || b.Resent, Repair: b.Resent}
+		in.answer = &in.fullSyncCoverage
+		if b.Resent {
+			in.answer = &in.resend.coverage
+		}
 		// The peer sends time stamps by its own wall clock. The shift makes them times of this
 		// node.
 		in.times = in.stream.r.opt.Times().Shift(int64(in.stream.clockOffset()))
@@ -129,11 +135,12 @@ func (in *inboundMap) mergeGroup(wires []wire.Delta) error {
 	for i := range wires {
 		// The keys of the group are decoded into one buffer, back to back.
 		in.keys[n] = in.stream.keys[n*size : (n+1)*size]
-		if err := in.decoder.Key(in.keys[n], wires[i].Key); err != nil {
-			if in.setAside(&wires[i], err) {
-				continue
-			}
-			return fmt.Errorf("read key: %w", err)
+		known, err := in.decodeKey(&wires[i], in.keys[n])
+		if err != nil {
+			return err
+		}
+		if !known {
+			continue
 		}
 		// A delta that was set aside leaves a gap. Later deltas move up.
 		if n < i {
@@ -144,50 +151,75 @@ func (in *inboundMap) mergeGroup(wires []wire.Delta) error {
 	// Tables are larger than the processor's cache. The reads of several records overlap here.
 	in.tx.Prefetch(in.keys[:n])
 	for i := range wires[:n] {
-		if err := in.mergeOne(&wires[i], in.keys[i]); err != nil {
+		merged, err := in.mergeOne(&wires[i], in.keys[i])
+		if err != nil {
 			return err
+		}
+		if !merged {
+			in.noteFiltered(&wires[i], in.keys[i])
 		}
 	}
 	return nil
 }
 
-// mergeOne merges one delta with a decoded key. An error concerns the whole batch: the message is
+// decodeKey decodes the key of a delta. It returns false if the delta is not to be merged: the peer only
+// names the key, or this node cannot hold the key. The error concerns the whole batch.
+func (in *inboundMap) decodeKey(w *wire.Delta, key []byte) (known bool, err error) {
+	err = in.decoder.Key(key, w.Key)
+	switch {
+	case errors.Is(err, schema.ErrMalformed):
+		return false, fmt.Errorf("read key: %w", err)
+	case w.Operation == mapsyncv1.Operation_OPERATION_UNSENT:
+		if err == nil {
+			in.noteFiltered(w, key)
+		}
+	case err == nil:
+		return true, nil
+	case !in.setAside(w, err):
+		return false, fmt.Errorf("read key: %w", err)
+	}
+	in.noteUndecoded(w, key)
+	return false, nil
+}
+
+// mergeOne merges one delta with a decoded key. It returns false if the delta was filtered: the record of the
+// peer is not in the table, and no newer one either. An error concerns the whole batch: the message is
 // malformed. Everything that a valid message may contain is counted in in.result instead. The
 // caller holds the table's lock.
-func (in *inboundMap) mergeOne(w *wire.Delta, key []byte) error {
+func (in *inboundMap) mergeOne(w *wire.Delta, key []byte) (merged bool, err error) {
 	d := &in.delta
 	switch {
 	case w.Operation < mapsyncv1.Operation_OPERATION_UPDATE || w.Operation > mapsyncv1.Operation_OPERATION_EXPIRE:
-		return fmt.Errorf("read operation %d: %w", w.Operation, wire.ErrMalformed)
+		return false, fmt.Errorf("read operation %d: %w", w.Operation, wire.ErrMalformed)
 	// Version 0 marks unversioned records, which nodes do not send.
 	case w.Version == 0:
-		return fmt.Errorf("read record without a version: %w", wire.ErrMalformed)
+		return false, fmt.Errorf("read record without a version: %w", wire.ErrMalformed)
 	case int(w.Owner) >= len(in.ownerIDs):
-		return fmt.Errorf("read owner %d of %d: %w", w.Owner, len(in.ownerIDs), wire.ErrMalformed)
+		return false, fmt.Errorf("read owner %d of %d: %w", w.Owner, len(in.ownerIDs), wire.ErrMalformed)
 	}
 	// The decision was made for the owner, not for the record.
 	if why := in.decisions[w.Owner]; why != accepted {
 		in.result.rejected[why]++
-		return nil
+		return false, nil
 	}
 	d.Key, d.Version, d.Owner = key, table.Version(w.Version), in.ownerIDs[w.Owner]
 	d.Value, d.Delete = nil, w.Operation != mapsyncv1.Operation_OPERATION_UPDATE
 	d.Expired = w.Operation == mapsyncv1.Operation_OPERATION_EXPIRE
 	if in.skipAhead(d) {
-		return nil
+		return false, nil
 	}
 	if !d.Delete {
 		// The table copies the value, so all deltas share one buffer.
 		d.Value = in.stream.value[:in.m.layout.ValueSize]
 		if err := in.decoder.Value(d.Value, w.Value, &in.times); err != nil {
 			if in.setAside(w, err) {
-				return nil
+				return false, nil
 			}
-			return fmt.Errorf("read value: %w", err)
+			return false, fmt.Errorf("read value: %w", err)
 		}
 		if err := in.arrayError(d); err != nil {
 			in.setAside(w, err)
-			return nil
+			return false, nil
 		}
 	}
 	// The record fits now, or its delete has arrived.
@@ -196,7 +228,7 @@ func (in *inboundMap) mergeOne(w *wire.Delta, key []byte) error {
 	// change the table: syncd diff only shows differences.
 	if in.resend != nil && in.resend.list != nil {
 		in.listRecord(w, d)
-		return nil
+		return true, nil
 	}
 	if in.remoteOptions.Touch {
 		// The rule depends on the owner: the peer is authoritative only for some owners.
@@ -226,8 +258,9 @@ func (in *inboundMap) mergeOne(w *wire.Delta, key []byte) error {
 			// sync.
 			in.result.refused++
 		}
+		return false, nil
 	}
-	return nil
+	return true, nil
 }
 
 // scratch allocates space for the keys of a group and for a value. The space is used for all maps

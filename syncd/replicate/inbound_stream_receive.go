@@ -303,7 +303,7 @@ func (s *inboundStream) subscriptionRequest(in *inboundMap, now time.Time) *maps
 		Map: in.index, Name: in.m.name, Layout: in.m.layout.proto(), Schema: in.m.wireSchema,
 		SendAll:  in.m.table.Stats().Unversioned > 0,
 		Owners:   in.ownerRequestMessage(),
-		Expiries: true,
+		Expiries: true, Unsent: true,
 	}
 	// The table has unadopted entries. An owner may be unreachable, so all peers send the records
 	// of all owners until the first end of the stream. The permit is copied, because merges read

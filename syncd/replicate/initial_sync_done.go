@@ -12,8 +12,8 @@ import "slices"
 func (r *Replicator) InitialSyncDone() (ok bool, waiting []string) { return r.received(false) }
 
 // AllReceived is InitialSyncDone, but also waits for peers that have not adopted their own entries
-// yet. It reports whether every live peer has sent all its records. The daemon stores the identity
-// of the kernel map only after that.
+// yet, and for peers whose map does not fit. It reports whether every live peer has sent all its records. The
+// daemon stores the identity of the kernel map only after that.
 func (r *Replicator) AllReceived() (ok bool, waiting []string) { return r.received(true) }
 
 // received is InitialSyncDone, or AllReceived if all is set.
@@ -39,12 +39,23 @@ func (s *inboundStream) unsyncedMaps(maps map[string]*localMap, all bool) (names
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for name, m := range maps {
-		in := s.maps[name]
-		if in == nil || in.m != m || ((!in.fullSyncDone || !in.requestsComplete() || (all && !in.allReceived)) && in.state != StatePending && in.state != StateRefused && in.state != StateExcluded) {
+		if in := s.maps[name]; in == nil || in.m != m || !in.synced(all) {
 			names = append(names, name)
 		}
 	}
 	return names
+}
+
+// synced reports whether nothing is left to wait for. A peer that does not have the map holds no records. A peer
+// whose map does not fit may hold some, so it has not sent all of them. The caller holds inboundStream.mu.
+func (in *inboundMap) synced(all bool) bool {
+	switch in.state {
+	case StatePending, StateExcluded:
+		return true
+	case StateRefused:
+		return !all || in.allReceived
+	}
+	return in.fullSyncDone && in.requestsComplete() && (!all || in.allReceived)
 }
 
 // requestsComplete reports whether everything requested from the peer was received. A request for

@@ -105,9 +105,22 @@ func (c ct) new() []byte {
 func typedNode(t *testing.T, name string, s *schema.Schema, l schema.Links, opts ...nodeOption) *node {
 	t.Helper()
 	n := startNode(t, name, 1, nil, opts...)
-	n.tb = newSizedTable(t, n.self, s.Key.Size, s.Value.Size, false)
+	n.tb = newTypedTable(t, n.self, s)
 	n.addTyped("typed", s, l, n.tb)
 	return n
+}
+
+// newTypedTable returns a table of a schema whose values are significant in all bits.
+func newTypedTable(t testing.TB, self table.Owner, s *schema.Schema) *table.Table {
+	t.Helper()
+	tb, err := table.New(table.Options{
+		Self: self, KeySize: s.Key.Size, ValueSize: s.Value.Size, TombstoneTTL: time.Hour,
+		ComparedKey: s.ComparedKey(),
+	})
+	if err != nil {
+		t.Fatalf("new table: got error %v, want nil", err)
+	}
+	return tb
 }
 
 func hasEntry(n *node, key, want []byte) func() bool {

@@ -49,7 +49,7 @@ type localMap struct {
 	requestsComplete atomic.Bool
 	// rolesView is the view under which roles were last decided. Replicator.mu guards it.
 	rolesView *view
-	// unsent are the records whose keys cannot be encoded. It has its own lock.
+	// unsent are the records that cannot be encoded. It has its own lock.
 	unsent exceptions
 	// keyPrinter formats encoded keys of this map.
 	keyPrinter wirePrinter

@@ -70,6 +70,22 @@ func (d *Decoder) Key(dst, wire []byte) error {
 	return nil
 }
 
+// ComparedKey decodes the bits of a key that [Schema.ComparedKey] selects into dst, which has the size of a
+// local key. All other bits are undefined: the interfaces of the key need not exist here. Errors wrap
+// [ErrMalformed] or [ErrRange].
+func (d *Decoder) ComparedKey(dst, wire []byte) error {
+	if err := d.key.decode(dst, d.keyImage, wire, nil, anyLink{}); err != nil {
+		return fmt.Errorf("decode key: %w", err)
+	}
+	return nil
+}
+
+// anyLink is Links with an index for each name.
+type anyLink struct{}
+
+func (anyLink) Index(string) (index uint32, ok bool) { return 1, true }
+func (anyLink) Name(uint32) (name string, ok bool)   { return "", false }
+
 // Value decodes a value into dst, which has the size of a local value. It writes all of dst, also
 // on error. Fields that the sender does not send receive their defaults. Errors wrap
 // [ErrMalformed], [ErrRange] or [ErrLink].

@@ -68,12 +68,30 @@ func (e *Encoder) AppendKey(dst, key []byte) ([]byte, error) {
 	return out, nil
 }
 
+// AppendKnownKey is AppendKey without its errors. It leaves out padding and interfaces without a name, so
+// that the result identifies a key only by its other fields. It panics if the key does not have the size
+// in the schema.
+func (e *Encoder) AppendKnownKey(dst, key []byte) []byte {
+	out, _ := e.key.encode(dst, key, nil, e.links)
+	return out
+}
+
 // AppendValue appends the wire bytes of a value to dst and returns the extended buffer. It panics
 // if the value does not have the size in the schema. It leaves out times that t cannot convert, and
-// interfaces without a name.
+// interfaces without a name, like an index of 0.
 func (e *Encoder) AppendValue(dst, value []byte, t *Times) []byte {
 	out, _ := e.value.encode(dst, value, t, e.links)
 	return out
+}
+
+// AppendNamedValue is AppendValue for a value that a receiver stores. The error wraps [ErrLink] if the value
+// contains an interface without a name, which the receiver would take for no interface.
+func (e *Encoder) AppendNamedValue(dst, value []byte, t *Times) ([]byte, error) {
+	out, ok := e.value.encode(dst, value, t, e.links)
+	if !ok {
+		return out, fmt.Errorf("encode value: %w", ErrLink)
+	}
+	return out, nil
 }
 
 // encoding is the state of encoding one struct.

@@ -94,6 +94,7 @@ func (w *conversion) finish() {
 		w.record(s)
 	}
 	w.to.skew = w.from.skew
+	w.to.unheld.overflow = w.from.unheld.some() // its hashes are those of the other layout
 	w.from.owners.keepIDs = false
 	w.to.tx.SetGone(w.from.owners.gone)
 	for node, h := range w.from.owners.handovers {
@@ -160,7 +161,7 @@ func (w *conversion) enter(m *meta, compact bool) error {
 	to.put(s, w.value, !m.live(), m.seen)
 	n := to.meta(s)
 	n.seen, n.cpu = m.seen, cpuNone
-	n.flags |= m.flags & flagExpired
+	n.flags |= m.flags & (flagExpired | flagInferred)
 	if m.live() {
 		to.markDirty(s)
 	} else {

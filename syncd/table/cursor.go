@@ -126,6 +126,7 @@ func (t *Table) describe(s uint32, rec *Record) {
 		Owner:    m.owner,
 		Delete:   !m.live(),
 		Expired:  m.is(flagExpired),
+		Inferred: m.is(flagInferred),
 		Position: m.seq,
 		Ref:      Ref(s),
 		Dirty:    m.is(flagDirty),

@@ -294,7 +294,9 @@ func TestDigestOfAReusedSlot(t *testing.T) {
 	_, slot := r.tab.find(pad("k", keySize))
 	c := r.tab.NewCursor(0)
 	defer c.Close()
-	r.tab.Update(func(tx *Tx) { tx.Sweep(peer, math.MaxUint64, tx.Head()+1, second, c, 9) })
+	r.tab.Update(func(tx *Tx) {
+		tx.Sweep(&Absence{Peer: peer, Acknowledged: math.MaxUint64, Before: tx.Head() + 1}, second, c, 9)
+	})
 	r.write()
 	r.expire(9*second, 9)
 	r.remote(Accepted, second, peer, 10, "l", "v")

@@ -117,7 +117,7 @@ func (t *Table) remoteExpired(d *Delta, h, s uint32, now int64) Outcome {
 	live := m.live()
 	t.removeFromDigest(s)
 	t.makeTombstone(s, now)
-	m.flags |= flagExpired
+	m.flags = m.flags&^flagInferred | flagExpired
 	switch {
 	case !live: // the writer still writes a pending delete
 	case m.is(flagEvicted) && (m.is(flagDirty) || !m.is(flagUncertain)):

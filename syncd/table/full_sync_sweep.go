@@ -1,53 +1,82 @@
 package table
 
-import "math"
-
-// Sweep deletes the live records of all incarnations of a peer whose position is below before, as if that
-// peer had deleted them. After a full sync of that node's records, merged with RemoteOptions.Touch, these
-// are the records that the node no longer has. The tombstone keeps the version and the owner of the record.
-// It therefore wins over that record only, and any other change of the key wins over the tombstone.
-//
-// acknowledged is the position of this table up to which the peer holds all records. Above it, records of
-// earlier incarnations of the node stay: it may have lost its map, and not have received them yet. It decides
-// about them when it receives them.
-//
-// before is the first position that the full sync could assign: Head plus one at its start. now is the wall
-// clock in nanoseconds. Sweep looks at up to limit records. While it returns true, the caller calls it
-// again with the same cursor. The first call needs a new cursor at position 0.
-func (tx *Tx) Sweep(peer Owner, acknowledged, before uint64, now int64, c *Cursor, limit int) (more bool) {
-	return tx.t.sweep(peer, nil, acknowledged, before, now, c, limit)
+// Absence describes an answer in which a peer has sent all records that it owns, or those of some buckets.
+// The sweep after that answer infers a delete from each record that the answer lacks. See Sweep.
+type Absence struct {
+	// Peer is the node that has sent the answer.
+	Peer Owner
+	// Acknowledged is the position of this table up to which the peer holds all records. Above it, records
+	// of other incarnations of the peer stay: the peer may have lost its map, and not have received them
+	// yet. It decides about them when it receives them.
+	Acknowledged uint64
+	// Before is the first position that the merge of the answer could assign: Head plus one when the answer
+	// was requested.
+	Before uint64
+	// Buckets are the buckets of the answer. Nil: all.
+	Buckets *BucketSet
+	// Covered reports that the answer proves nothing about a record, because a node may have filtered the
+	// record on its way. See Coverage. Nil: it proves the absence of each record. Key and value are borrowed.
+	Covered func(key, value []byte) bool
 }
 
-// SweepBuckets works like Sweep, but only for the records in some buckets. It also returns the number of
-// records that it deleted.
-func (tx *Tx) SweepBuckets(node string, in *BucketSet, before uint64, now int64, c *Cursor, limit int) (deleted int, more bool) {
-	was := tx.t.stats.Swept
-	more = tx.t.sweep(Owner{Node: node}, in, math.MaxUint64, before, now, c, limit)
-	return int(tx.t.stats.Swept - was), more
-}
-
-// sweep implements Sweep and SweepBuckets. A nil set selects all buckets.
-func (t *Table) sweep(peer Owner, in *BucketSet, acknowledged, before uint64, now int64, c *Cursor, limit int) (more bool) {
+// Sweep deletes the live records of a peer whose position is below Absence.Before, unless they are covered.
+// After an answer that was merged with RemoteOptions.Touch and Cover, these are the records that the peer no
+// longer has. The peer has sent no delete, so the tombstone is inferred: it has the version and the owner of
+// the record, deletes the entry of this node's kernel map, and is never sent. A record with that version
+// and owner, a delete, and any newer change replace it.
+//
+// now is the wall clock in nanoseconds. Sweep looks at up to limit records and returns the number of those
+// that it deleted. While more is true, the caller calls it again with the same cursor. The first call needs
+// a new cursor at position 0.
+func (tx *Tx) Sweep(a *Absence, now int64, c *Cursor, limit int) (deleted int, more bool) {
+	t := tx.t
 	for range limit {
 		s := c.nextBounded()
-		if s == 0 || c.pos >= before {
-			return false
+		if s == 0 || c.pos >= a.Before {
+			return deleted, false
 		}
 		// Compact tombstones are not live.
-		if s&compactBit != 0 {
-			continue
-		}
-		m := t.meta(s)
-		owner := t.owners.list[m.owner].Owner
-		if !m.live() || owner.Node != peer.Node || (owner != peer && c.pos > acknowledged) || (in != nil && !in.Has(t.bucket(t.key(s)))) {
+		if s&compactBit != 0 || !t.absent(s, a, c.pos) {
 			continue
 		}
 		t.dropFromDigest(s)
 		t.makeTombstone(s, now)
+		m := t.meta(s)
+		m.flags |= flagInferred
 		m.cpu = cpuNone
 		t.markDirty(s)
 		t.moveTail(s)
 		t.stats.Swept++
+		deleted++
 	}
+	return deleted, true
+}
+
+// absent reports whether the peer no longer has the record at a position.
+func (t *Table) absent(s uint32, a *Absence, position uint64) bool {
+	m := t.meta(s)
+	owner := t.owners.list[m.owner].Owner
+	switch {
+	case !m.live() || owner.Node != a.Peer.Node,
+		owner != a.Peer && position > a.Acknowledged,
+		a.Buckets != nil && !a.Buckets.Has(t.bucket(t.key(s))):
+		return false
+	}
+	return a.Covered == nil || !a.Covered(t.key(s), t.value(s))
+}
+
+// Cover moves the live record of a key to the tail if any incarnation of a node owns it, so that the Sweep
+// after the present answer leaves it. The caller calls it for a record that the node has and that this
+// node did not merge. It reports whether the table has such a record.
+func (tx *Tx) Cover(key []byte, node string) bool {
+	t := tx.t
+	if len(key) != t.opt.KeySize {
+		return false
+	}
+	_, s := t.find(key)
+	if s == 0 || !t.meta(s).live() || t.owners.list[t.meta(s).owner].Node != node {
+		return false
+	}
+	t.moveTail(s)
 	return true
 }

@@ -45,7 +45,9 @@ func TestSweep(t *testing.T) {
 	c := r.tab.NewCursor(0)
 	defer c.Close()
 	for more := true; more; {
-		r.tab.Update(func(tx *Tx) { more = tx.Sweep(peer, math.MaxUint64, begin, 2*second, c, 2) })
+		r.tab.Update(func(tx *Tx) {
+			_, more = tx.Sweep(&Absence{Peer: peer, Acknowledged: math.MaxUint64, Before: begin}, 2*second, c, 2)
+		})
 	}
 	r.want("c", "- v1000 b100 dirty")
 	r.want("e", "- v1000 b1 dirty")
@@ -60,9 +62,9 @@ func TestSweep(t *testing.T) {
 	if keys := r.write(); keys != "bfce" {
 		t.Fatalf("written keys: got %q, want bfce", keys)
 	}
-	// The tombstone of the sweep wins over that record, and over no newer one.
-	r.remote(Stale, 0, peer, 1000, "c", "v")
-	r.remote(Accepted, 0, peer, 1001, "c", "v")
+	// The tombstone is inferred: it wins over older records, and not over that record.
+	r.remote(Stale, 0, peer, 999, "c", "v")
+	r.remote(Accepted, 0, peer, 1000, "c", "v")
 }
 
 // TestSweepKeepsRecordsThatThePeerMayLack: records of earlier incarnations stay if the peer has not
@@ -80,7 +82,9 @@ func TestSweepKeepsRecordsThatThePeerMayLack(t *testing.T) {
 	r.tab.View(func(tx *Tx) { tx.Get(pad("a", keySize), &rec) })
 	c := r.tab.NewCursor(0)
 	defer c.Close()
-	r.tab.Update(func(tx *Tx) { tx.Sweep(peer, rec.Position, tx.Head()+1, 2*second, c, 9) })
+	r.tab.Update(func(tx *Tx) {
+		tx.Sweep(&Absence{Peer: peer, Acknowledged: rec.Position, Before: tx.Head() + 1}, 2*second, c, 9)
+	})
 	r.want("a", "- v1000 b1 dirty")
 	r.want("b", "v v1000 b1 dirty")
 	r.want("c", "- v1000 b100 dirty")
@@ -95,7 +99,9 @@ func TestSweptAndWrittenAgain(t *testing.T) {
 	r.do(Unchanged, func(tx *Tx) Outcome { return tx.Local(tail(t, 7, second)) })
 	c := r.tab.NewCursor(0)
 	defer c.Close()
-	r.tab.Update(func(tx *Tx) { tx.Sweep(peer, math.MaxUint64, tx.Head()+1, 2*second, c, 2) })
+	r.tab.Update(func(tx *Tx) {
+		tx.Sweep(&Absence{Peer: peer, Acknowledged: math.MaxUint64, Before: tx.Head() + 1}, 2*second, c, 2)
+	})
 	r.write()
 	r.tab.Update(func(tx *Tx) { tx.RequestReread(pad("k", keySize)) })
 	r.wantRereads("k")
@@ -114,7 +120,8 @@ func TestTouchAndSweepOfCompactTombstones(t *testing.T) {
 	c := r.tab.NewCursor(0)
 	defer c.Close()
 	r.tab.Update(func(tx *Tx) {
-		for tx.Sweep(peer, math.MaxUint64, tx.Head()+1, 9*second, c, 1) {
+		for more := true; more; {
+			_, more = tx.Sweep(&Absence{Peer: peer, Acknowledged: math.MaxUint64, Before: tx.Head() + 1}, 9*second, c, 1)
 		}
 	})
 	r.wantOrder("owntheirslive")
@@ -142,7 +149,9 @@ func TestSweepHasNoCPU(t *testing.T) {
 	r.local(Unchanged, 2*second, "update k v packet 0")
 	c := r.tab.NewCursor(0)
 	defer c.Close()
-	r.tab.Update(func(tx *Tx) { tx.Sweep(peer, math.MaxUint64, tx.Head()+1, 3*second, c, 2) })
+	r.tab.Update(func(tx *Tx) {
+		tx.Sweep(&Absence{Peer: peer, Acknowledged: math.MaxUint64, Before: tx.Head() + 1}, 3*second, c, 2)
+	})
 	r.local(Accepted, 3*second+1, "update k w packet 0")
 	r.wantRereads("k")
 	r.local(Accepted, 3*second+2, "update k x packet 0")

@@ -239,6 +239,25 @@ func TestRestartOfADrainedNode(t *testing.T) {
 	}
 }
 
+// TestPeersHoldDifferentHandedOverRecords: after a restart, the map lacks an entry of which two peers hold different
+// versions. The newer one wins, in either order.
+func TestPeersHoldDifferentHandedOverRecords(t *testing.T) {
+	for _, order := range [][]Version{{10, 20}, {20, 10}} {
+		r := newRig(t, sameMap)
+		r.setHandover("a", Handover{older.Incarnation, 20})
+		for _, v := range order {
+			want := Accepted
+			if v < order[0] {
+				want = Stale
+			}
+			r.remote(want, second, older, v, "k", map[Version]string{10: "old", 20: "new"}[v])
+		}
+		r.adopt()
+		r.write()
+		r.want("k", "new v20 a90")
+	}
+}
+
 // TestPeerEndsHandedOverRecord: the drained node accepts a delete of a handed over record, and deletes its entry.
 func TestPeerEndsHandedOverRecord(t *testing.T) {
 	r := newRig(t)

@@ -12,6 +12,10 @@ func (t *Table) localDelete(c *Change, h, s uint32) Outcome {
 	}
 	t.observeDelete(c, s)
 	m := t.meta(s)
+	// The data plane deleted the entry before the writer did, for which the tombstone is no evidence.
+	if m.is(flagInferred) && c.Context < ContextSyscall {
+		return t.change(c, s)
+	}
 	// The table already has the key as deleted or evicted. An absence that a scan has found before the event of a
 	// bpf(2) delete was no eviction. A released tombstone loses its mark, unless the
 	// change may be older than a write of the entry.

@@ -147,8 +147,7 @@ func TestSweepIncludesRetriedWrites(t *testing.T) {
 	c := r.tab.NewCursor(0)
 	defer c.Close()
 	r.tab.Update(func(tx *Tx) {
-		for tx.Sweep(peer, math.MaxUint64, before, 2*second, c, 9) {
-		}
+		tx.Sweep(&Absence{Peer: peer, Acknowledged: math.MaxUint64, Before: before}, 2*second, c, 9)
 	})
 	r.want("k", "- v1000 b100 dirty")
 }

@@ -32,6 +32,9 @@ func (t *Table) remote(d *Delta, now int64, opt RemoteOptions) Outcome {
 	if s == 0 && d.Delete && opt.Touch && t.isForgottenEarly(d) {
 		return Stale
 	}
+	if t.ours(d.Owner) {
+		t.unheld.noteMerged(d.Key)
+	}
 	if t.ours(d.Owner) && (s != 0 || !d.Expired) {
 		if o, done := t.mergeOwn(d, h, s, now); done {
 			return o
@@ -46,7 +49,7 @@ func (t *Table) remote(d *Delta, now int64, opt RemoteOptions) Outcome {
 	// A live record adds to the live records of the table and therefore needs admission. A delta that is
 	// not newer needs none.
 	if !d.Delete && (s == 0 || !t.meta(s).live()) {
-		if s != 0 && !t.isNewer(d, t.meta(s)) {
+		if s != 0 && !t.replacesRecord(d, t.meta(s), opt) {
 			return t.mergeNotNewer(d, s, opt)
 		}
 		if !t.admits(d.Owner, now) {
@@ -71,7 +74,7 @@ func (t *Table) remote(d *Delta, now int64, opt RemoteOptions) Outcome {
 		return Accepted
 	}
 	m := t.meta(s)
-	if !t.isNewer(d, m) {
+	if !t.replacesRecord(d, m, opt) {
 		return t.mergeNotNewer(d, s, opt)
 	}
 	loaded := t.noteReplacedLoad(d, s)
@@ -145,6 +148,13 @@ func (t *Table) kernelDiffers(d *Delta, s uint32) bool {
 	return !t.equalCarried(s, d.Value)
 }
 
+// replacesRecord reports whether a delta replaces a record by its version. In a repair, a live record that
+// a peer holds also replaces an inferred tombstone with a higher version: the owner of the tombstone has sent
+// neither.
+func (t *Table) replacesRecord(d *Delta, m *meta, opt RemoteOptions) bool {
+	return t.isNewer(d, m) || (opt.Repair && !d.Delete && m.is(flagInferred))
+}
+
 // stampDelta sets the version and the owner of a record to those of a delta.
 func (t *Table) stampDelta(s uint32, d *Delta, now int64) {
 	m := t.meta(s)
@@ -152,8 +162,9 @@ func (t *Table) stampDelta(s uint32, d *Delta, now int64) {
 	t.stamp(s, d.Version, d.Owner)
 }
 
-// isNewer reports whether a delta's version and owner are above those of a record. If both are equal, a
-// tombstone is above a live record: Sweep creates such a pair.
+// isNewer reports whether a delta is above a record: its version and owner are higher, or they are equal
+// and it replaces a record without a delete by one with a delete. An inferred tombstone is below every delta
+// with its version and owner, because that delta is evidence and the tombstone is not.
 func (t *Table) isNewer(d *Delta, m *meta) bool {
 	switch {
 	case d.Version != m.version:
@@ -161,6 +172,6 @@ func (t *Table) isNewer(d *Delta, m *meta) bool {
 	case d.Owner != m.owner:
 		return t.owners.list[d.Owner].Compare(t.owners.list[m.owner].Owner) > 0
 	default:
-		return d.Delete && m.live()
+		return (d.Delete && m.live()) || m.is(flagInferred)
 	}
 }

@@ -5,7 +5,7 @@ package table
 // If the owner is this incarnation, the local record takes precedence over every delta. If it is an earlier
 // incarnation, the result depends on whether the local map is the map of that time. If it is, an entry with
 // the same content is still the record of the peers. An entry with different content was changed, and a
-// missing entry was deleted, while syncd was not running.
+// missing entry was deleted, while syncd was not running, unless the map has never held it (see Unheld).
 //
 // If the map is new, it never had the old records. syncd refills it with them. A new map still takes
 // precedence for the keys that it holds, and for keys that were changed in it since. Such a change stays a
@@ -17,12 +17,12 @@ package table
 func (t *Table) mergeOwn(d *Delta, h, s uint32, now int64) (o Outcome, done bool) {
 	current := d.Owner == selfID
 	if s == 0 {
-		if !current && !t.opt.SameMap {
+		if !current && !t.sameMap(d.Key) {
 			return 0, false
 		}
 	} else if m := t.meta(s); !t.isNewer(d, m) {
 		return 0, false
-	} else if !current && !t.hasLocalContent(m) {
+	} else if !current && !t.hasLocalContent(d.Key, m) {
 		return Accepted, t.restoreReplacedLoad(d, s, now)
 	}
 	if current {
@@ -38,7 +38,7 @@ func (t *Table) mergeOwn(d *Delta, h, s uint32, now int64) (o Outcome, done bool
 		return Accepted, true
 	}
 	// The local content equals the peer's record. The record then keeps the peer's version and owner.
-	if !current && (t.opt.SameMap || m.is(flagLoaded)) && m.live() != d.Delete && (d.Delete || t.equalSignificant(s, d.Value)) {
+	if !current && (t.sameMap(d.Key) || m.is(flagLoaded)) && m.live() != d.Delete && (d.Delete || t.equalSignificant(s, d.Value)) {
 		t.stampDelta(s, d, now)
 		return Accepted, true
 	}
@@ -49,11 +49,15 @@ func (t *Table) mergeOwn(d *Delta, h, s uint32, now int64) (o Outcome, done bool
 // hasLocalContent reports whether a record has the content of the local map when a delta of an earlier
 // incarnation for the same key arrives. A new map's value may have the version of an earlier incarnation if
 // one peer had the value. Another peer may have a later record of that incarnation. In an LRU map, an absent key may have been
-// evicted, so that its record has the content of a peer.
-func (t *Table) hasLocalContent(m *meta) bool {
-	same := t.opt.SameMap && (!t.opt.LRU || t.opt.EvictionDeletes)
+// evicted, so that its record has the content of a peer. So has one that a drained node keeps without an entry.
+func (t *Table) hasLocalContent(key []byte, m *meta) bool {
+	same := t.sameMap(key) && (!t.opt.LRU || t.opt.EvictionDeletes) && !m.is(flagEvicted)
 	return m.owner == selfID || (t.ours(m.owner) && (same || m.is(flagLoaded)))
 }
+
+// sameMap reports whether the local map is the one that an earlier incarnation replicated, and has held the
+// entry of a key. Only then is the content of the map at start evidence for that key.
+func (t *Table) sameMap(key []byte) bool { return t.opt.SameMap && !t.unheld.has(key) }
 
 // mergeAbsentOwn enters a record of this node whose key has no local record.
 func (t *Table) mergeAbsentOwn(d *Delta, h uint32, now int64) Outcome {

@@ -288,7 +288,10 @@ func TestSweepAndExpireInParts(t *testing.T) {
 	}
 	c := r.tab.NewCursor(0)
 	defer c.Close()
-	if n := parts(func(tx *Tx) bool { return tx.Sweep(peer, math.MaxUint64, 9, 5000, c, 1) }); n != 4 {
+	if n := parts(func(tx *Tx) (more bool) {
+		_, more = tx.Sweep(&Absence{Peer: peer, Acknowledged: math.MaxUint64, Before: 9}, 5000, c, 1)
+		return more
+	}); n != 4 {
 		t.Errorf("Sweep of 3 records one by one: got %d calls, want 4", n)
 	}
 	if st := r.tab.Stats(); st.Swept != 3 || st.Live != 0 {

@@ -69,7 +69,7 @@ func (t *Table) makeLive(s uint32, value []byte) {
 	m := t.meta(s)
 	if !m.live() {
 		t.unrelease(m)
-		m.flags &^= flagTombstone | flagExpired
+		m.flags &^= flagTombstone | flagExpired | flagInferred
 		t.stats.Tombstones--
 		t.stats.Live++
 		t.markScanned(s)
@@ -87,7 +87,7 @@ func (t *Table) put(s uint32, value []byte, deleted bool, now int64) {
 	t.endBase(s)
 	if deleted {
 		t.unrelease(m)
-		m.flags &^= flagExpired
+		m.flags &^= flagExpired | flagInferred
 		t.makeTombstone(s, now)
 	} else {
 		t.makeLive(s, value)

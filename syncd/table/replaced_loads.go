@@ -102,7 +102,7 @@ func (t *Table) restoreReplacedLoad(d *Delta, s uint32, now int64) (done bool) {
 	if old.loaded {
 		m.flags |= flagLoaded
 	}
-	if deleted == d.Delete && (deleted || t.equalSignificant(s, d.Value)) && (t.opt.SameMap || old.loaded) {
+	if deleted == d.Delete && (deleted || t.equalSignificant(s, d.Value)) && (t.sameMap(d.Key) || old.loaded) {
 		t.stampDelta(s, d, now)
 		return true
 	}

@@ -59,6 +59,8 @@ const (
 
 	// flagExpired: the tombstone is of a record that expired after an eviction. See evict.go.
 	flagExpired
+	// flagInferred: no node has sent the tombstone. The sweep of a peer's answer has concluded it. See Sweep.
+	flagInferred
 	// flagReleased: the kernel map may hold the entry of this expired tombstone. The slot keeps the value
 	// of that entry. Stats.Released counts these records.
 	flagReleased

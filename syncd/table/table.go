@@ -37,6 +37,9 @@ type Options struct {
 	// SameMap is true if the local map is the one that an earlier incarnation of this node replicated. The
 	// content of the map then takes precedence over records of that incarnation.
 	SameMap bool
+	// Unheld are the keys whose absence from the local map means nothing, although SameMap is set. See
+	// Tx.Unheld.
+	Unheld Unheld
 	// TombstoneTTL is the lifetime of a tombstone, from the moment at which this node received the delete.
 	// Zero means DefaultTombstoneTTL.
 	TombstoneTTL time.Duration
@@ -235,6 +238,8 @@ type Table struct {
 	loading *loading
 	// replaced has the content of the local map that records of other nodes have replaced during the initial sync.
 	replaced replacedLoads
+	// unheld has the keys of this node's earlier incarnations that the map may never have held.
+	unheld unheld
 	// unscanned is true from BeginLoad or Refill until the end of the next scan. A read of the map may skip
 	// a key, so the map may still have keys that the table lacks.
 	unscanned bool
@@ -296,6 +301,7 @@ func New(o Options) (*Table, error) {
 	t.digester.init(&t.opt)
 	t.owners.init(o.Self, &t.digester)
 	t.log.init(&t.opt)
+	t.unheld.load(&t.opt)
 	return t, nil
 }
 

@@ -75,6 +75,9 @@ func (l *tombLog) describe(c *tombChunk, i int, m *meta) {
 	if c.is(i, tombWritten) {
 		m.flags |= flagWritten
 	}
+	if c.is(i, tombInferred) {
+		m.flags |= flagInferred
+	}
 }
 
 // finishChange ends a change of a compact tombstone that findForChange or expandTombstone gave a slot. It
@@ -107,6 +110,9 @@ func tombBitsOf(m *meta) (b uint32) {
 	}
 	if m.is(flagWritten) {
 		b |= tombWritten
+	}
+	if m.is(flagInferred) {
+		b |= tombInferred
 	}
 	return b
 }
@@ -229,7 +235,7 @@ func (t *Table) forgetCompact(c *tombChunk, i int) {
 	if t.loading != nil {
 		t.loading.noteDelete(&Change{Key: key, Time: seen, Context: ContextReread})
 	}
-	t.floor = max(t.floor, c.seq(i))
+	t.raiseFloor(c.seq(i), c.is(i, tombInferred))
 	t.owners.moveReference(c.owners[i], selfID)
 	number := t.log.number(c, i)
 	// The current change may have expanded this tombstone.
@@ -331,6 +337,6 @@ func (t *Table) describeCompact(number uint32, rec *Record) {
 	c, i := t.log.at(number)
 	*rec = Record{
 		Key: t.log.key(c, i), Version: c.versions[i], Owner: c.owners[i], Delete: true,
-		Expired: c.is(i, tombExpired), Position: c.seq(i), Ref: Ref(number),
+		Expired: c.is(i, tombExpired), Inferred: c.is(i, tombInferred), Position: c.seq(i), Ref: Ref(number),
 	}
 }

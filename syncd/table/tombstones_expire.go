@@ -101,9 +101,16 @@ func (t *Table) expireOne(q timedSlot, kept flags) bool {
 		t.tombs.push(q)
 		return false
 	}
-	t.floor = max(t.floor, m.seq)
+	t.raiseFloor(m.seq, m.is(flagInferred))
 	t.forget(q.slot)
 	return true
+}
+
+// raiseFloor notes that a tombstone is forgotten. No peer misses an inferred tombstone, which is not sent.
+func (t *Table) raiseFloor(seq uint64, inferred bool) {
+	if !inferred {
+		t.floor = max(t.floor, seq)
+	}
 }
 
 // forget releases a tombstone's slot. An element for the slot may stay in the queue tombs. It does no harm

@@ -65,7 +65,7 @@ type tombChunk struct {
 	// versions has the version of each entry.
 	versions []Version
 	// places has the position of each entry as the distance from base, shifted left by tombBits. The lower
-	// tombBits bits are the flags tombDead, tombExpired and tombWritten. Positions increase.
+	// tombBits bits are the flags tombDead, tombExpired, tombWritten and tombInferred. Positions increase.
 	places []uint32
 	// owners has the owner of each entry.
 	owners []OwnerID
@@ -87,12 +87,13 @@ type tombRun struct {
 }
 
 const (
-	tombDead    = 1 << iota // superseded or forgotten
-	tombExpired             // flagExpired
-	tombWritten             // flagWritten
+	tombDead     = 1 << iota // superseded or forgotten
+	tombExpired              // flagExpired
+	tombWritten              // flagWritten
+	tombInferred             // flagInferred
 
 	// tombBits is the number of flags in tombChunk.places.
-	tombBits = 3
+	tombBits = 4
 	// tombRunLen is the size of a tombRun in bytes.
 	tombRunLen = 24
 )
@@ -168,7 +169,7 @@ type tombEntry struct {
 	version Version
 	// owner is the owner of the tombstone.
 	owner OwnerID
-	// bits are tombExpired and tombWritten.
+	// bits are tombExpired, tombWritten and tombInferred.
 	bits uint32
 }
 

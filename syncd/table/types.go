@@ -212,6 +212,9 @@ type Record struct {
 	Delete bool
 	// Expired marks a tombstone of a record that expired after an eviction and was not deleted.
 	Expired bool
+	// Inferred marks a tombstone that no node has sent: this node has concluded it from an answer of the
+	// owner. It is not sent. It implies Delete.
+	Inferred bool
 	// Position is the position of the record in the order, 0 for an unversioned record.
 	Position uint64
 	// Ref identifies the record for Applied and Displace.

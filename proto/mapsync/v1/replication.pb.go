@@ -189,6 +189,11 @@ const (
 	// The owner's LRU map evicted the entry, and the owner has given up the record. Kernel maps that
 	// contain the entry keep it. Sent only on subscriptions with expiries set.
 	Operation_OPERATION_EXPIRE Operation = 3
+	// The sender has an entry with this key, and cannot send it: an interface in it has no name at present,
+	// or the padding of the key is not zero. The key lacks such fields, and the value is absent. The receiver
+	// must not conclude from this stream that the entry is deleted. Sent only on subscriptions with unsent
+	// set.
+	Operation_OPERATION_UNSENT Operation = 4
 )
 
 // Enum value maps for Operation.
@@ -198,12 +203,14 @@ var (
 		1: "OPERATION_UPDATE",
 		2: "OPERATION_DELETE",
 		3: "OPERATION_EXPIRE",
+		4: "OPERATION_UNSENT",
 	}
 	Operation_value = map[string]int32{
 		"OPERATION_UNSPECIFIED": 0,
 		"OPERATION_UPDATE":      1,
 		"OPERATION_DELETE":      2,
 		"OPERATION_EXPIRE":      3,
+		"OPERATION_UNSENT":      4,
 	}
 )
 
@@ -675,6 +682,8 @@ type MapSubscription struct {
 	Observe bool `protobuf:"varint,7,opt,name=observe,proto3" json:"observe,omitempty"`
 	// The receiver supports OPERATION_EXPIRE.
 	Expiries bool `protobuf:"varint,12,opt,name=expiries,proto3" json:"expiries,omitempty"`
+	// The receiver supports OPERATION_UNSENT.
+	Unsent bool `protobuf:"varint,13,opt,name=unsent,proto3" json:"unsent,omitempty"`
 	// Records of other owners that the sender sends from the start. Absent: the receiver sends no
 	// OwnerRequest, and the sender sends all orphaned records.
 	Owners        *OwnerRequest `protobuf:"bytes,8,opt,name=owners,proto3" json:"owners,omitempty"`
@@ -764,6 +773,13 @@ func (x *MapSubscription) GetObserve() bool {
 func (x *MapSubscription) GetExpiries() bool {
 	if x != nil {
 		return x.Expiries
+	}
+	return false
+}
+
+func (x *MapSubscription) GetUnsent() bool {
+	if x != nil {
+		return x.Unsent
 	}
 	return false
 }
@@ -988,8 +1004,11 @@ type Ack struct {
 	// Number of the subscription.
 	Map uint32 `protobuf:"varint,1,opt,name=map,proto3" json:"map,omitempty"`
 	// The receiver's kernel map contains every change up to this position, or a newer change of the
-	// same key.
-	Position      uint64 `protobuf:"varint,2,opt,name=position,proto3" json:"position,omitempty"`
+	// same key. Exceptions are entries that the map cannot hold.
+	Position uint64 `protobuf:"varint,2,opt,name=position,proto3" json:"position,omitempty"`
+	// The receiver has not merged some records that an earlier incarnation of it owns. The sender must not
+	// conclude from a later answer of the receiver that such records are deleted.
+	Unheld        bool `protobuf:"varint,3,opt,name=unheld,proto3" json:"unheld,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1036,6 +1055,13 @@ func (x *Ack) GetPosition() uint64 {
 		return x.Position
 	}
 	return 0
+}
+
+func (x *Ack) GetUnheld() bool {
+	if x != nil {
+		return x.Unheld
+	}
+	return false
 }
 
 // ClockProbe requests the sender's clock. At most 8 probes may be unanswered.
@@ -2824,7 +2850,7 @@ const file_mapsync_v1_replication_proto_rawDesc = "" +
 	"\x14max_protocol_version\x18\x06 \x01(\rR\x12maxProtocolVersion\x12+\n" +
 	"\x04self\x18\x02 \x01(\v2\x17.mapsync.v1.IncarnationR\x04self\x12\x18\n" +
 	"\areports\x18\x04 \x01(\bR\areports\x12\x18\n" +
-	"\aaddress\x18\x05 \x01(\tR\aaddressJ\x04\b\x03\x10\x04\"\xc4\x02\n" +
+	"\aaddress\x18\x05 \x01(\tR\aaddressJ\x04\b\x03\x10\x04\"\xdc\x02\n" +
 	"\x0fMapSubscription\x12\x10\n" +
 	"\x03map\x18\x01 \x01(\rR\x03map\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12*\n" +
@@ -2833,7 +2859,8 @@ const file_mapsync_v1_replication_proto_rawDesc = "" +
 	"\bsend_all\x18\x05 \x01(\bR\asendAll\x12*\n" +
 	"\x06schema\x18\x06 \x01(\v2\x12.mapsync.v1.SchemaR\x06schema\x12\x18\n" +
 	"\aobserve\x18\a \x01(\bR\aobserve\x12\x1a\n" +
-	"\bexpiries\x18\f \x01(\bR\bexpiries\x120\n" +
+	"\bexpiries\x18\f \x01(\bR\bexpiries\x12\x16\n" +
+	"\x06unsent\x18\r \x01(\bR\x06unsent\x120\n" +
 	"\x06owners\x18\b \x01(\v2\x18.mapsync.v1.OwnerRequestR\x06ownersJ\x04\b\t\x10\f\"\x98\x01\n" +
 	"\fOwnerRequest\x12\x10\n" +
 	"\x03map\x18\x01 \x01(\rR\x03map\x12\x16\n" +
@@ -2849,10 +2876,11 @@ const file_mapsync_v1_replication_proto_rawDesc = "" +
 	"generation\x12\x1a\n" +
 	"\bposition\x18\x03 \x01(\x04R\bposition\"%\n" +
 	"\x11MapUnsubscription\x12\x10\n" +
-	"\x03map\x18\x01 \x01(\rR\x03map\"3\n" +
+	"\x03map\x18\x01 \x01(\rR\x03map\"K\n" +
 	"\x03Ack\x12\x10\n" +
 	"\x03map\x18\x01 \x01(\rR\x03map\x12\x1a\n" +
-	"\bposition\x18\x02 \x01(\x04R\bposition\" \n" +
+	"\bposition\x18\x02 \x01(\x04R\bposition\x12\x16\n" +
+	"\x06unheld\x18\x03 \x01(\bR\x06unheld\" \n" +
 	"\n" +
 	"ClockProbe\x12\x12\n" +
 	"\x04sent\x18\x01 \x01(\x06R\x04sent\"\"\n" +
@@ -2990,12 +3018,13 @@ const file_mapsync_v1_replication_proto_rawDesc = "" +
 	"\tEndReason\x12\x1a\n" +
 	"\x16END_REASON_UNSPECIFIED\x10\x00\x12\x16\n" +
 	"\x12END_REASON_REMOVED\x10\x01\x12\x1c\n" +
-	"\x18END_REASON_POSITION_LOST\x10\x02*h\n" +
+	"\x18END_REASON_POSITION_LOST\x10\x02*~\n" +
 	"\tOperation\x12\x19\n" +
 	"\x15OPERATION_UNSPECIFIED\x10\x00\x12\x14\n" +
 	"\x10OPERATION_UPDATE\x10\x01\x12\x14\n" +
 	"\x10OPERATION_DELETE\x10\x02\x12\x14\n" +
-	"\x10OPERATION_EXPIRE\x10\x032b\n" +
+	"\x10OPERATION_EXPIRE\x10\x03\x12\x14\n" +
+	"\x10OPERATION_UNSENT\x10\x042b\n" +
 	"\x12ReplicationService\x12L\n" +
 	"\tSubscribe\x12\x1c.mapsync.v1.SubscribeRequest\x1a\x1d.mapsync.v1.SubscribeResponse(\x010\x01B$Z\"mapsync/proto/mapsync/v1;mapsyncv1b\x06proto3"
 

@@ -58,8 +58,10 @@ type EncoderOptions struct {
 	// Expiries reports that the peer understands OPERATION_EXPIRE. A peer that does not understand
 	// it gets deletes instead if Observe is set, and nothing if it is a replica.
 	Expiries, Observe bool
-	// Unencodable is called by Add for each record whose key Schema cannot encode, with the error of
-	// Schema. It must not keep tx or r. It is not nil if such keys exist.
+	// Unsent reports that the peer understands OPERATION_UNSENT.
+	Unsent bool
+	// Unencodable is called by Add for each record that Schema cannot encode, with the error of Schema. It
+	// must not keep tx or r. It is not nil if such records exist.
 	Unencodable func(tx *table.Tx, r *table.Record, err error)
 }
 
@@ -102,7 +104,8 @@ type Encoder struct {
 	ownerCount uint32
 	// deltas is the number of deltas in body.
 	deltas int
-	// unencodable is the number of records of the batch that could not be encoded. They are not in body.
+	// unencodable is the number of records of the batch that could not be encoded. body has at most their
+	// keys.
 	unencodable int
 }
 
@@ -153,8 +156,7 @@ func (e *Encoder) Begin(tx *table.Tx, expected uint64, times schema.Times) {
 // Deltas returns the number of deltas in the current or last batch.
 func (e *Encoder) Deltas() int { return e.deltas }
 
-// Unencodable returns the number of records that the current or last batch lacks because they could
-// not be encoded.
+// Unencodable returns the number of records of the current or last batch that could not be encoded.
 func (e *Encoder) Unencodable() int { return e.unencodable }
 
 // Fits reports whether the batch has room for one more delta of any size. It is conservative: the
@@ -183,29 +185,25 @@ func (e *Encoder) Slot(id table.OwnerID) *OwnerSlot {
 }
 
 // Add appends a record to the batch, which must have room: see Fits. s is the slot of the record's
-// owner. A record that cannot be encoded is counted and passed to EncoderOptions.Unencodable instead.
-// An expired record is left out for a replica that does not understand expiries.
+// owner. A record that cannot be encoded is counted and passed to EncoderOptions.Unencodable, and only its
+// key is sent, so that the peer does not take it for deleted. An expired record is left out for a replica that does not
+// understand expiries, and an inferred tombstone for all peers.
 //
 // It copies the record, so r need not stay valid. The caller has decided that the owner's records are
 // sent. One record that cannot be encoded does not end the batch: the others must reach the peer.
 func (e *Encoder) Add(tx *table.Tx, s *OwnerSlot, r *table.Record) {
 	// A replica that does not understand expiries keeps the record. It is deleted by the next repair.
-	if r.Expired && !e.opt.Expiries && !e.opt.Observe {
+	if r.Inferred || (r.Expired && !e.opt.Expiries && !e.opt.Observe) {
 		return
 	}
-	key, err := e.opt.Schema.AppendKey(e.key[:0], r.Key)
+	key, value, op, err := e.encode(r)
 	if err != nil {
 		e.unencodable++
 		e.opt.Unencodable(tx, r, err)
-		return
-	}
-	// A delete has no value.
-	value, op := e.value[:0], mapsyncv1.Operation_OPERATION_DELETE
-	if !r.Delete {
-		value, op = e.opt.Schema.AppendValue(value, r.Value, &e.times), mapsyncv1.Operation_OPERATION_UPDATE
-	}
-	if r.Expired && e.opt.Expiries {
-		op = mapsyncv1.Operation_OPERATION_EXPIRE
+		if r.Delete || !e.opt.Unsent {
+			return
+		}
+		key, value, op = e.opt.Schema.AppendKnownKey(e.key[:0], r.Key), nil, mapsyncv1.Operation_OPERATION_UNSENT
 	}
 	// The first record of an owner in a batch adds the owner to the batch.
 	if s.batchSerial != e.batchSerial {
@@ -223,6 +221,25 @@ func (e *Encoder) Add(tx *table.Tx, s *OwnerSlot, r *table.Record) {
 	b = appendField(b, tagOwner, uint64(s.index))
 	e.body = append(b, tagOperation, byte(op))
 	e.deltas++
+}
+
+// encode encodes key and value of a record into the scratch buffers, and returns the operation. Observers
+// receive a value with an interface that has no name, without that name: they only display it.
+func (e *Encoder) encode(r *table.Record) (key, value []byte, op mapsyncv1.Operation, err error) {
+	key, err = e.opt.Schema.AppendKey(e.key[:0], r.Key)
+	switch {
+	case err != nil:
+		return nil, nil, 0, err
+	case r.Expired && e.opt.Expiries:
+		return key, nil, mapsyncv1.Operation_OPERATION_EXPIRE, nil
+	case r.Delete:
+		return key, nil, mapsyncv1.Operation_OPERATION_DELETE, nil
+	}
+	if e.opt.Observe {
+		return key, e.opt.Schema.AppendValue(e.value[:0], r.Value, &e.times), mapsyncv1.Operation_OPERATION_UPDATE, nil
+	}
+	value, err = e.opt.Schema.AppendNamedValue(e.value[:0], r.Value, &e.times)
+	return key, value, mapsyncv1.Operation_OPERATION_UPDATE, err
 }
 
 // Finish ends the batch and returns it as an encoded SubscribeResponse. previous and position are the

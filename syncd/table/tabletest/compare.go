@@ -21,7 +21,7 @@ func valueText(b []byte) string {
 type Content struct {
 	Known   bool          // the table has a record
 	Dead    bool          // the record is a tombstone
-	expired bool          // the tombstone is one of an expired record
+	expired bool          // the tombstone is one of an expired record, or inferred: other nodes need not have it
 	version table.Version // 0 if the record is unversioned
 	Owner   table.Owner
 	Value   Value // zero if the record is a tombstone or unknown
@@ -45,7 +45,7 @@ func (n *Node) content(tx *table.Tx, key int) (c Content) {
 	if !tx.Get(n.world.keys[key][:], &r) {
 		return c
 	}
-	c = Content{Known: true, Dead: r.Delete, expired: r.Expired, version: r.Version, Owner: tx.Owner(r.Owner)}
+	c = Content{Known: true, Dead: r.Delete, expired: r.Expired || r.Inferred, version: r.Version, Owner: tx.Owner(r.Owner)}
 	copy(c.Value[:], r.Value)
 	return c
 }

@@ -316,29 +316,31 @@ func (l *InboundStream) mergeOne(tx *table.Tx, x *delta, now int64, opt table.Re
 // sweepRest deletes records of the peer that the full sync did not include. Records that were merged
 // since the subscription stay.
 func (l *InboundStream) sweepRest() {
-	t := l.to.tab
-	c := t.NewCursor(0)
-	peer, acknowledged := table.Owner{Node: l.to.n.world.Nodes[l.peer].Name, Incarnation: l.inc}, l.to.ackOf(l.peer, l.inc)
-	t.Update(func(tx *table.Tx) {
-		for tx.Sweep(peer, acknowledged, l.before, l.to.n.clock(), c, 3) {
+	l.infer(&table.Absence{Before: l.before})
+}
+
+// infer deletes the records of the peer that an answer lacks, and returns their number. It sets the fields Peer
+// and Acknowledged of a.
+func (l *InboundStream) infer(a *table.Absence) (deleted int) {
+	a.Peer = table.Owner{Node: l.to.n.world.Nodes[l.peer].Name, Incarnation: l.inc}
+	a.Acknowledged = l.to.ackOf(l.peer, l.inc)
+	c := l.to.tab.NewCursor(0)
+	defer c.Close()
+	l.to.tab.Update(func(tx *table.Tx) {
+		for more := true; more; {
+			var n int
+			n, more = tx.Sweep(a, l.to.n.clock(), c, 3)
+			deleted += n
 		}
 	})
-	c.Close()
+	return deleted
 }
 
 // endRepair deletes records of the peer in the buckets that the peer did not resend. The receiver holds
 // what the peer holds in these buckets, or newer records.
 func (l *InboundStream) endRepair() {
-	t, j := l.to.tab, l.repair
-	c := t.NewCursor(0)
-	t.Update(func(tx *table.Tx) {
-		for more := true; more; {
-			var n int
-			n, more = tx.SweepBuckets(l.to.n.world.Nodes[l.peer].Name, j.in, j.before, l.to.n.clock(), c, 3)
-			j.found += n
-		}
-	})
-	c.Close()
+	j := l.repair
+	j.found += l.infer(&table.Absence{Before: j.before, Buckets: j.in})
 	l.repair = nil
 	l.to.n.world.repaired += j.found
 	l.to.n.world.notef("%s: repair changed %d records from %s", l.to.n.Name, j.found, l.to.n.world.Nodes[l.peer].Name)

@@ -252,7 +252,7 @@ func (st *stream) encode(tx *table.Tx, limit int, batch *[]delta) bool {
 		}
 		o := tx.Owner(r.Owner)
 		own := o == st.to.self
-		if !own && (f.sendAll || f.coverage.sends(o, d.n.world.node(o.Node), st.to)) && r.Version != 0 {
+		if !own && (f.sendAll || f.coverage.sends(o, d.n.world.node(o.Node), st.to)) && sendable(&r) {
 			*batch = append(*batch, st.delta(&r, o))
 		}
 	}
@@ -283,7 +283,7 @@ func (st *stream) requestedBatch(tx *table.Tx, limit int, batch *[]delta) (over 
 			return true
 		}
 		o := tx.Owner(r.Owner)
-		if node := w.node(o.Node); node != st.to.n.ID && node != st.from.n.ID && f.coverage.sends(o, node, st.to) && r.Version != 0 {
+		if node := w.node(o.Node); node != st.to.n.ID && node != st.from.n.ID && f.coverage.sends(o, node, st.to) && sendable(&r) {
 			*batch = append(*batch, st.delta(&r, o))
 		}
 	}
@@ -304,6 +304,9 @@ func (f *outboundMap) advanceRequested(t *table.Table, over bool) {
 	}
 }
 
+// sendable reports whether a record is sent at all. Unversioned records and inferred tombstones are not.
+func sendable(r *table.Record) bool { return r.Version != 0 && !r.Inferred }
+
 // delta returns a record as it is sent. The local byte is not.
 func (st *stream) delta(r *table.Record, o table.Owner) delta {
 	x := delta{key: st.from.n.world.Key(r.Key), version: r.Version, owner: o, dead: r.Delete, expired: r.Expired}
@@ -323,7 +326,7 @@ func (st *stream) resendBatch(tx *table.Tx, limit int, batch *[]delta) (over boo
 		if !tx.Next(f.resendCursor, &r) {
 			return true
 		}
-		if r.Version != 0 && f.resend.Has(tx.Bucket(r.Key)) {
+		if sendable(&r) && f.resend.Has(tx.Bucket(r.Key)) {
 			*batch = append(*batch, st.delta(&r, tx.Owner(r.Owner)))
 		}
 	}

@@ -56,6 +56,8 @@ const (
 	// The owner's LRU map evicted the entry, and the owner has given up the record. Kernel
 	// maps that contain the entry keep it.
 	Operation_OPERATION_EXPIRE Operation = 3
+	// For replicas only: the node has an entry with this key, and cannot send it.
+	Operation_OPERATION_UNSENT Operation = 4
 )
 
 // Enum value maps for Operation.
@@ -65,12 +67,14 @@ var (
 		1: "OPERATION_UPDATE",
 		2: "OPERATION_DELETE",
 		3: "OPERATION_EXPIRE",
+		4: "OPERATION_UNSENT",
 	}
 	Operation_value = map[string]int32{
 		"OPERATION_UNSPECIFIED": 0,
 		"OPERATION_UPDATE":      1,
 		"OPERATION_DELETE":      2,
 		"OPERATION_EXPIRE":      3,
+		"OPERATION_UNSENT":      4,
 	}
 )
 
@@ -1647,13 +1651,13 @@ const file_flows_proto_rawDesc = "" +
 	"\x04self\x18\x02 \x01(\v2\x17.mapsync.v1.IncarnationR\x04selfJ\x04\b\x03\x10\aR\areportsR\aaddressR\x14max_protocol_version\"9\n" +
 	"\vIncarnation\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x16\n" +
-	"\x06number\x18\x02 \x01(\x06R\x06number\"\xd3\x01\n" +
+	"\x06number\x18\x02 \x01(\x06R\x06number\"\xe1\x01\n" +
 	"\x0fMapSubscription\x12\x10\n" +
 	"\x03map\x18\x01 \x01(\rR\x03map\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12*\n" +
 	"\x06resume\x18\x04 \x01(\v2\x12.mapsync.v1.ResumeR\x06resume\x12\x18\n" +
 	"\aobserve\x18\a \x01(\bR\aobserve\x12\x1a\n" +
-	"\bexpiries\x18\f \x01(\bR\bexpiriesJ\x04\b\x03\x10\x04J\x04\b\x06\x10\aJ\x04\b\x05\x10\x06J\x04\b\b\x10\tR\x06layoutR\x06schemaR\bsend_allR\x06owners\"f\n" +
+	"\bexpiries\x18\f \x01(\bR\bexpiriesJ\x04\b\x03\x10\x04J\x04\b\x06\x10\aJ\x04\b\x05\x10\x06J\x04\b\b\x10\tJ\x04\b\r\x10\x0eR\x06layoutR\x06schemaR\bsend_allR\x06ownersR\x06unsent\"f\n" +
 	"\x06Resume\x12 \n" +
 	"\vincarnation\x18\x01 \x01(\x06R\vincarnation\x12\x1e\n" +
 	"\n" +
@@ -1715,12 +1719,13 @@ const file_flows_proto_rawDesc = "" +
 	"\x06owners\x18\x05 \x03(\v2\x17.mapsync.v1.IncarnationR\x06owners\x12.\n" +
 	"\x06deltas\x18\x06 \x03(\v2\x16.mapsync.v1.FlowsDeltaR\x06deltas\x12\x1b\n" +
 	"\tcaught_up\x18\a \x01(\bR\bcaughtUpJ\x04\b\b\x10\tJ\x04\b\t\x10\n" +
-	"R\x06resentR\trequested*h\n" +
+	"R\x06resentR\trequested*~\n" +
 	"\tOperation\x12\x19\n" +
 	"\x15OPERATION_UNSPECIFIED\x10\x00\x12\x14\n" +
 	"\x10OPERATION_UPDATE\x10\x01\x12\x14\n" +
 	"\x10OPERATION_DELETE\x10\x02\x12\x14\n" +
-	"\x10OPERATION_EXPIRE\x10\x03*J\n" +
+	"\x10OPERATION_EXPIRE\x10\x03\x12\x14\n" +
+	"\x10OPERATION_UNSENT\x10\x04*J\n" +
 	"\rRefusalReason\x12\x1e\n" +
 	"\x1aREFUSAL_REASON_UNSPECIFIED\x10\x00\x12\x19\n" +
 	"\x15REFUSAL_REASON_LAYOUT\x10\x01*]\n" +

@@ -1,0 +1,111 @@
+package replicate
+
+import (
+	"errors"
+
+	mapsyncv1 "mapsync/proto/mapsync/v1"
+	"mapsync/syncd/replicate/wire"
+	"mapsync/syncd/schema"
+	"mapsync/syncd/table"
+)
+
+// A full sync and the answer to a resend request contain all records that the peer owns, or those of some
+// buckets. A record of the peer that they lack no longer exists at the peer, unless a node has filtered
+// it on the way. This file is the only place in which a node concludes a delete from a peer's silence. See
+// docs/replication.md, Absence.
+
+// noteFiltered notes that the record of a key was not merged, although the peer has it. The caller holds the
+// table's lock. The record of the peer that this node holds then stays after the answer. If the record is one of
+// this node's own, the kernel map may never hold its entry.
+func (in *inboundMap) noteFiltered(w *wire.Delta, key []byte) {
+	if in.remoteOptions.Touch && !in.listing() {
+		in.tx.Cover(key, in.stream.peer.Node)
+	}
+	in.noteUnheld(w, key)
+}
+
+// noteUndecoded is noteFiltered for a key that cannot be decoded: an interface does not exist here, or the peer has
+// left a field out. buf has the size of a key.
+func (in *inboundMap) noteUndecoded(w *wire.Delta, buf []byte) {
+	if in.decoder.ComparedKey(buf, w.Key) != nil {
+		return // a number in the key does not fit, so no record here can have the key
+	}
+	if in.remoteOptions.Touch && !in.listing() {
+		in.answer.Add(buf)
+	}
+	in.noteUnheld(w, buf)
+}
+
+// listing reports whether the batch belongs to a list of differences, which changes nothing.
+func (in *inboundMap) listing() bool { return in.resend != nil && in.resend.list != nil }
+
+// noteUnheld notes the key of a filtered record of this node. Only its compared bits count.
+func (in *inboundMap) noteUnheld(w *wire.Delta, key []byte) {
+	owners := in.stream.batch.Owners
+	live := w.Operation == mapsyncv1.Operation_OPERATION_UPDATE || w.Operation == mapsyncv1.Operation_OPERATION_UNSENT
+	if live && int(w.Owner) < len(owners) && string(owners[w.Owner].Node) == in.stream.r.opt.Self.Node {
+		in.tx.NoteUnheld(key)
+	}
+}
+
+// infer deletes the peer's records that an answer lacks and that are not covered. It sets the fields Peer,
+// Acknowledged and Covered of a. It returns the number of deleted records, and the head of the table.
+//
+// The receiving goroutine calls it, without inboundStream.mu. The table is locked for recordsPerLock
+// records at a time.
+func (in *inboundMap) infer(a *table.Absence, filtered *table.Coverage) (deleted int, head uint64) {
+	a.Peer, a.Acknowledged = in.stream.peer, in.stream.r.acknowledgedBy(in.stream.peer, in.m)
+	own := in.newOwnEncoding()
+	a.Covered = func(key, value []byte) bool { return filtered.Has(key) || !own.peerCanHold(key, value) }
+	c := in.m.table.NewCursor(0)
+	defer c.Close()
+	now := in.stream.r.opt.Now().UnixNano()
+	for more := true; more; {
+		in.m.table.Update(func(tx *table.Tx) {
+			var n int
+			n, more = tx.Sweep(a, now, c, recordsPerLock)
+			deleted, head = deleted+n, tx.Head()
+		})
+	}
+	return deleted, head
+}
+
+// ownEncoding converts entries of this node to the layout of the peer. It belongs to one goroutine.
+type ownEncoding struct {
+	encoder *schema.Encoder
+	// same reports that both layouts are equal. decoder then is nil. Without a decoder for another layout,
+	// no entry can be converted.
+	same    bool
+	decoder *schema.Decoder
+	times   schema.Times
+	// wire, key and value are scratch space. key and value have the sizes of the peer's layout.
+	wire, key, value []byte
+}
+
+// newOwnEncoding returns the conversion for the present schema of the peer.
+func (in *inboundMap) newOwnEncoding() *ownEncoding {
+	e := &ownEncoding{encoder: in.m.schemaEncoder, same: in.decoder.Same()}
+	if e.same {
+		return e
+	}
+	// The error means that the peer's map cannot hold all entries of this node. The peer refuses the map then.
+	e.decoder, _ = schema.NewDecoder(in.m.layout.Schema, in.peerSchema, in.m.layout.Links)
+	e.times = in.stream.r.opt.Times()
+	e.key, e.value = make([]byte, in.peerSchema.Key.Size), make([]byte, in.peerSchema.Value.Size)
+	return e
+}
+
+// peerCanHold reports whether the peer's map can hold an entry of this node. A peer with a new layout has dropped
+// the entries that do not fit. A key with an interface that has no name here may be any key of the peer.
+func (e *ownEncoding) peerCanHold(key, value []byte) bool {
+	var err error
+	if e.wire, err = e.encoder.AppendKey(e.wire[:0], key); err != nil || e.same {
+		return err == nil
+	}
+	if e.decoder == nil || e.decoder.ComparedKey(e.key, e.wire) != nil {
+		return false
+	}
+	// A value with an interface that has no name fits, too.
+	e.wire = e.encoder.AppendValue(e.wire[:0], value, &e.times)
+	return !errors.Is(e.decoder.Value(e.value, e.wire, &e.times), schema.ErrRange)
+}

@@ -1,0 +1,199 @@
+package table
+
+import (
+	"encoding/binary"
+	"math/rand/v2"
+	"slices"
+
+	"github.com/zeebo/xxh3"
+)
+
+// keyHashes is a set of keys of which only the compared bits count: the index of an interface may be unknown, or
+// change. It stores hashes with a random seed, because attackers choose the keys of flows.
+type keyHashes struct {
+	// mask is Options.ComparedKey, nil: all bits.
+	mask []byte
+	// seed is not 0 once the set is in use.
+	seed uint64
+	// masked is scratch space for a masked key.
+	masked []byte
+	// of has the hashes.
+	of map[uint64]struct{}
+}
+
+// init makes the set ready for keys of a table. It is empty afterwards. A seed of 0 selects a random one.
+func (k *keyHashes) init(o *Options, seed uint64) {
+	for seed == 0 {
+		seed = rand.Uint64()
+	}
+	*k = keyHashes{mask: o.ComparedKey, seed: seed, masked: make([]byte, o.KeySize), of: make(map[uint64]struct{})}
+}
+
+// hash returns the hash of the compared bits of a key, KeySize bytes.
+func (k *keyHashes) hash(key []byte) uint64 {
+	if k.mask != nil {
+		for i := range k.masked {
+			k.masked[i] = key[i] & k.mask[i]
+		}
+		key = k.masked
+	}
+	return xxh3.HashSeed(key, k.seed)
+}
+
+// maxCoveredKeys is the number of keys up to which a Coverage is exact.
+const maxCoveredKeys = 4096
+
+// Coverage is a set of keys about which an answer of a peer proves nothing, although the answer lacks
+// them: keys that the peer has and cannot send, or that this node cannot convert at present.
+//
+// Up to maxCoveredKeys keys, the set is exact. A further key covers its whole bucket, which is one of 1,024.
+// The zero value has no key. Reset makes it ready for Add. A Coverage is not safe for concurrent use.
+type Coverage struct {
+	// keys has the first keys, at most maxCoveredKeys.
+	keys keyHashes
+	// buckets has the buckets of further keys, by the upper bits of the hash.
+	buckets BucketSet
+}
+
+// Reset removes all keys, and makes the set ready for keys of a table.
+func (c *Coverage) Reset(t *Table) {
+	c.keys.init(&t.opt, 0)
+	c.buckets = BucketSet{}
+}
+
+// Add adds a key, KeySize bytes, of which only the compared bits count.
+func (c *Coverage) Add(key []byte) {
+	h := c.keys.hash(key)
+	if len(c.keys.of) < maxCoveredKeys {
+		c.keys.of[h] = struct{}{}
+	} else {
+		c.buckets.Add(int(h >> bucketShift))
+	}
+}
+
+// Has reports whether the set has a key, KeySize bytes.
+func (c *Coverage) Has(key []byte) bool {
+	if len(c.keys.of) == 0 {
+		return false
+	}
+	h := c.keys.hash(key)
+	_, found := c.keys.of[h]
+	return found || c.buckets.Has(int(h>>bucketShift))
+}
+
+// maxUnheld is the highest number of keys in unheld.
+const maxUnheld = 1024
+
+// Unheld is a set of keys of records that earlier incarnations of this node own and that this node has not
+// merged, although a peer has sent or named them. The kernel map has never held their entries, so the absence
+// of such an entry is no delete, also at the next start. It has no key if Hashes is empty.
+type Unheld struct {
+	// Seed is the seed of Hashes.
+	Seed uint64
+	// Hashes has 8 bytes for each key.
+	Hashes []byte
+	// Overflow reports that the set lacks keys, of which the number or the layout is unknown.
+	Overflow bool
+}
+
+// unheld is the set behind Unheld. The lock of the table protects it.
+type unheld struct {
+	keyHashes
+	// merged has the keys of keyHashes whose records the table has merged since. The map content of the
+	// start is still no evidence for them.
+	merged map[uint64]struct{}
+	// overflow is Unheld.Overflow.
+	overflow bool
+	// serial counts the changes of the set.
+	serial uint64
+}
+
+// load makes the set equal to one that Unheld has returned earlier.
+func (u *unheld) load(o *Options) {
+	u.overflow = o.Unheld.Overflow
+	if len(o.Unheld.Hashes) == 0 {
+		return
+	}
+	u.init(o, o.Unheld.Seed)
+	u.merged = make(map[uint64]struct{})
+	for rest := o.Unheld.Hashes; len(rest) >= 8 && len(u.of) < maxUnheld; rest = rest[8:] {
+		u.of[binary.LittleEndian.Uint64(rest)] = struct{}{}
+	}
+}
+
+// has reports whether the map may never have held a key when this incarnation started.
+func (u *unheld) has(key []byte) bool {
+	if u.overflow || len(u.of) == 0 {
+		return u.overflow
+	}
+	_, found := u.of[u.hash(key)]
+	return found
+}
+
+// some reports whether the set has keys whose records the table has not merged.
+func (u *unheld) some() bool { return u.overflow || len(u.of) > len(u.merged) }
+
+// noteMerged notes that the table merges the record of a key.
+func (u *unheld) noteMerged(key []byte) {
+	if len(u.of) == len(u.merged) {
+		return
+	}
+	h := u.hash(key)
+	if _, found := u.of[h]; found {
+		u.merged[h] = struct{}{}
+		u.serial++
+	}
+}
+
+// NoteUnheld notes a key, KeySize bytes, of a record of an earlier incarnation of this node that this node has
+// not merged. Only the compared bits count.
+func (tx *Tx) NoteUnheld(key []byte) {
+	u := &tx.t.unheld
+	if u.of == nil {
+		u.init(&tx.t.opt, 0)
+		u.merged = make(map[uint64]struct{})
+	}
+	h := u.hash(key)
+	_, found := u.of[h]
+	_, merged := u.merged[h]
+	switch {
+	case u.overflow || (found && !merged):
+		return
+	case !found && len(u.of) >= maxUnheld:
+		u.overflow = true
+	default:
+		u.of[h] = struct{}{}
+		delete(u.merged, h)
+	}
+	u.serial++
+}
+
+// UnheldSerial returns a number that changes with each change of the set of unheld keys, and whether the set
+// has keys.
+func (tx *Tx) UnheldSerial() (serial uint64, some bool) {
+	u := &tx.t.unheld
+	return u.serial, u.some()
+}
+
+// UnheldOverflow reports whether some unheld keys are unknown.
+func (tx *Tx) UnheldOverflow() bool { return tx.t.unheld.overflow }
+
+// Unheld returns the unheld keys, for Options.Unheld of the next incarnation.
+func (tx *Tx) Unheld() Unheld {
+	u := &tx.t.unheld
+	hashes := make([]uint64, 0, len(u.of))
+	for h := range u.of {
+		if _, merged := u.merged[h]; !merged {
+			hashes = append(hashes, h)
+		}
+	}
+	slices.Sort(hashes)
+	out := Unheld{Seed: u.seed, Overflow: u.overflow}
+	for _, h := range hashes {
+		out.Hashes = binary.LittleEndian.AppendUint64(out.Hashes, h)
+	}
+	return out
+}
+
+// OwnNotHeld returns the number of live records of this node, all incarnations, that the kernel map has refused.
+func (tx *Tx) OwnNotHeld() int { return tx.t.owners.list[selfID].digest.notHeld }

@@ -1,0 +1,254 @@
+package table
+
+import (
+	"fmt"
+	"math"
+	"testing"
+)
+
+func withMask(o *Options) { o.ComparedKey = []byte{0xff, 0xff, 0xff, 0xff, 0, 0, 0, 0} }
+
+// TestCoverage: up to its limit a coverage is exact, and above it a key covers its bucket. Only compared bits
+// count.
+func TestCoverage(t *testing.T) {
+	r := newRig(t, withMask)
+	var c Coverage
+	if c.Has(pad("a", keySize)) {
+		t.Error("zero coverage: got a key, want none")
+	}
+	c.Reset(r.tab)
+	c.Add(pad("abcdX", keySize))
+	for key, want := range map[string]bool{"abcdX": true, "abcdY": true, "abceX": false} {
+		if got := c.Has(pad(key, keySize)); got != want {
+			t.Errorf("key %s: got %t, want %t", key, got, want)
+		}
+	}
+	for i := range maxCoveredKeys {
+		c.Add(pad(fmt.Sprintf("%04x", i), keySize))
+	}
+	false1 := 0
+	for i := range 4096 {
+		if c.Has(pad(fmt.Sprintf("z%03x", i), keySize)) {
+			false1++
+		}
+	}
+	if !c.Has(pad("0fff", keySize)) || false1 == 0 || false1 > 40 {
+		t.Errorf("keys above the limit: got %d of 4096 other keys covered, want about 4: one bucket of 1024", false1)
+	}
+	if c.Reset(r.tab); c.Has(pad("abcdX", keySize)) || c.Has(pad("0fff", keySize)) {
+		t.Error("after a reset: got a key, want none")
+	}
+}
+
+// sweepAll sweeps all records of the peer that were not merged since a position.
+func (r *rig) sweepAll(before uint64, covered func(key, value []byte) bool) (deleted int) {
+	c := r.tab.NewCursor(0)
+	defer c.Close()
+	for more := true; more; {
+		r.tab.Update(func(tx *Tx) {
+			var n int
+			n, more = tx.Sweep(&Absence{Peer: peer, Acknowledged: math.MaxUint64, Before: before, Covered: covered}, 2*second, c, 2)
+			deleted += n
+		})
+	}
+	return deleted
+}
+
+// TestCoveredRecordsStay: a sweep leaves the records that Cover has moved, and those that Covered selects. Cover
+// moves only live records of the node.
+func TestCoveredRecordsStay(t *testing.T) {
+	r := newRig(t)
+	for _, k := range []string{"a", "b", "c"} {
+		r.remote(Accepted, 0, peer, 1000, k, "v")
+	}
+	r.remote(Accepted, 0, other, 1000, "o", "v")
+	r.remote(Accepted, 0, peer, 1000, "t", "-")
+	var before uint64
+	r.tab.Update(func(tx *Tx) {
+		before = tx.Head() + 1
+		for key, want := range map[string]bool{"a": true, "o": false, "t": false, "x": false} {
+			if got := tx.Cover(pad(key, keySize), "b"); got != want {
+				t.Errorf("Cover %s: got %t, want %t", key, got, want)
+			}
+		}
+		if tx.Cover([]byte("short"), "b") {
+			t.Error("Cover a key of a wrong size: got true, want false")
+		}
+	})
+	if n := r.sweepAll(before, func(key, value []byte) bool { return text(key) == "b" && text(value) == "v" }); n != 1 {
+		t.Errorf("swept records: got %d, want 1", n)
+	}
+	r.want("a", "v v1000 b100 dirty")
+	r.want("b", "v v1000 b100 dirty")
+	r.want("c", "- v1000 b100 dirty")
+}
+
+// inferDelete makes the tombstone of a record of the peer that a sweep concludes.
+func (r *rig) inferDelete(key string, version Version) {
+	r.Helper()
+	r.remote(Accepted, 0, peer, version, key, "v")
+	r.write()
+	var before uint64
+	r.tab.View(func(tx *Tx) { before = tx.Head() + 1 })
+	if n := r.sweepAll(before, func(k, _ []byte) bool { return text(k) != key }); n != 1 {
+		r.Fatalf("swept records: got %d, want 1", n)
+	}
+}
+
+func (r *rig) wantInferred(key string, want bool) {
+	r.Helper()
+	var rec Record
+	r.tab.View(func(tx *Tx) {
+		if !tx.Get(pad(key, keySize), &rec) || rec.Inferred != want || (want && !rec.Delete) {
+			r.Errorf("record %s: got %+v, want inferred %t", key, rec, want)
+		}
+	})
+}
+
+// TestInferredDelete: the tombstone of a sweep loses against the record with its version and owner, against a
+// delete and an expiry with them, and against newer records. In a repair, it also loses against an older live record.
+func TestInferredDelete(t *testing.T) {
+	for name, test := range map[string]struct {
+		merge    func(r *rig)
+		want     string
+		inferred bool
+	}{
+		"nothing":      {func(*rig) {}, "- v10 b100 dirty", true},
+		"its record":   {func(r *rig) { r.remote(Accepted, 3*second, peer, 10, "k", "v") }, "v v10 b100 dirty", false},
+		"its delete":   {func(r *rig) { r.remote(Accepted, 3*second, peer, 10, "k", "-") }, "- v10 b100 dirty", false},
+		"its expiry":   {func(r *rig) { r.expired(Accepted, 3*second, peer, 10, "k") }, "- v10 b100 dirty", false},
+		"older record": {func(r *rig) { r.remote(Stale, 3*second, peer, 9, "k", "v") }, "- v10 b100 dirty", true},
+		"lower owner":  {func(r *rig) { r.remote(Stale, 3*second, Owner{"a", 1}, 10, "k", "v") }, "- v10 b100 dirty", true},
+		"newer record": {func(r *rig) { r.remote(Accepted, 3*second, other, 11, "k", "w") }, "w v11 c100 dirty", false},
+		"older record in a repair": {func(r *rig) {
+			r.merge(Accepted, 3*second, other, 9, "k", "w", RemoteOptions{Repair: true})
+		}, "w v9 c100 dirty", false},
+		"older delete in a repair": {func(r *rig) {
+			r.merge(Stale, 3*second, other, 9, "k", "-", RemoteOptions{Repair: true})
+		}, "- v10 b100 dirty", true},
+		"delete by the data plane": {func(r *rig) { r.local(Accepted, startTime, "delete k - packet 0") }, "- v1000000000000000 a100", false},
+		"delete by bpf(2)":         {func(r *rig) { r.local(Unchanged, startTime, "delete k - syscall 0") }, "- v10 b100 dirty", true},
+		"write by the data plane":  {func(r *rig) { r.local(Accepted, startTime, "update k w packet 0") }, "w v1000000000000000 a100", false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t)
+			r.inferDelete("k", 10)
+			test.merge(r)
+			r.want("k", test.want)
+			r.wantInferred("k", test.inferred)
+		})
+	}
+}
+
+// TestInferredDeleteIsCompacted: a compact tombstone and a converted table keep the state.
+func TestInferredDeleteIsCompacted(t *testing.T) {
+	r := newRig(t)
+	r.inferDelete("k", 10)
+	r.write()
+	r.compact(9*second, 1)
+	r.wantInferred("k", true)
+	converted, _, err := r.tab.Convert(Options{KeySize: keySize, ValueSize: valueSize, Seed: 1}, Conversion{
+		Key: func(dst, src []byte) error { copy(dst, src); return nil }, Value: func(dst, src []byte) error { copy(dst, src); return nil },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	(&rig{T: t, tab: converted}).wantInferred("k", true)
+	r.remote(Accepted, 10*second, peer, 10, "k", "v")
+	r.want("k", "v v10 b100 dirty")
+}
+
+// TestInferredDeleteRaisesNoFloor: no peer misses a forgotten tombstone that was never sent.
+func TestInferredDeleteRaisesNoFloor(t *testing.T) {
+	for _, compact := range []bool{false, true} {
+		r := newRig(t)
+		r.inferDelete("k", 10)
+		r.write()
+		if compact {
+			r.compact(9*second, 1)
+		}
+		r.tab.Update(func(tx *Tx) {
+			for tx.Expire(2*second+int64(DefaultTombstoneTTL)+1, 1) {
+			}
+			if tx.Floor() != 0 {
+				t.Errorf("floor, compact %t: got %d, want 0", compact, tx.Floor())
+			}
+		})
+		r.want("k", "unknown")
+	}
+}
+
+// TestUnheld: the absence of an unheld key from the map of an earlier incarnation is no delete. The set survives
+// in Options.Unheld, until the table has merged the record.
+func TestUnheld(t *testing.T) {
+	first := newRig(t, withMask)
+	first.tab.Update(func(tx *Tx) {
+		for _, k := range []string{"abcdX", "efgh"} {
+			tx.NoteUnheld(pad(k, keySize))
+			tx.NoteUnheld(pad(k, keySize))
+		}
+	})
+	var u Unheld
+	first.tab.View(func(tx *Tx) {
+		if serial, some := tx.UnheldSerial(); serial != 2 || !some {
+			t.Errorf("unheld keys: got serial %d, some %t, want 2 and true", serial, some)
+		}
+		u = tx.Unheld()
+	})
+	r := newRig(t, withMask, sameMap, func(o *Options) { o.Unheld = u })
+	r.remote(Accepted, second, older, 10, "abcdY", "v") // the same compared bits
+	r.remote(Accepted, second, older, 10, "held", "v")
+	r.want("abcdY", "v v10 a90 dirty")
+	r.want("held", "- v11 a100")
+	// The record came from a peer, so it is no evidence against a later one.
+	r.remote(Accepted, second, older, 11, "abcdY", "w")
+	r.want("abcdY", "w v11 a90 dirty")
+	r.tab.View(func(tx *Tx) {
+		if rest := tx.Unheld(); len(rest.Hashes) != 8 || rest.Seed != u.Seed {
+			t.Errorf("unheld keys after the merge: got %d bytes, want 8", len(rest.Hashes))
+		}
+	})
+	// Filtered again.
+	r.tab.Update(func(tx *Tx) { tx.NoteUnheld(pad("abcdY", keySize)) })
+	r.tab.View(func(tx *Tx) {
+		if rest := tx.Unheld(); len(rest.Hashes) != 16 {
+			t.Errorf("unheld keys: got %d bytes, want 16", len(rest.Hashes))
+		}
+	})
+}
+
+// TestUnheldIsBounded: above the limit, no absence is a delete.
+func TestUnheldIsBounded(t *testing.T) {
+	r := newRig(t, sameMap)
+	r.tab.Update(func(tx *Tx) {
+		for i := range maxUnheld + 1 {
+			if tx.UnheldOverflow() {
+				t.Fatalf("overflow after %d keys, want %d", i, maxUnheld+1)
+			}
+			tx.NoteUnheld(pad(fmt.Sprint(i), keySize))
+		}
+		if u := tx.Unheld(); !u.Overflow || len(u.Hashes) != 8*maxUnheld {
+			t.Errorf("unheld: got %d bytes, overflow %t", len(u.Hashes), u.Overflow)
+		}
+	})
+	r.remote(Accepted, second, older, 10, "other", "v")
+	r.want("other", "v v10 a90 dirty")
+	next := newRig(t, sameMap, func(o *Options) { o.Unheld = Unheld{Overflow: true} })
+	next.remote(Accepted, second, older, 10, "k", "v")
+	next.want("k", "v v10 a90 dirty")
+}
+
+// TestOwnNotHeld counts the records of this node that the map has refused.
+func TestOwnNotHeld(t *testing.T) {
+	r := newRig(t)
+	for k, o := range map[string]Owner{"own": older, "theirs": peer} {
+		r.remote(Accepted, second, o, 10, k, "v")
+	}
+	r.applied(r.take(), errFull)
+	r.applied(r.take(), errFull)
+	r.tab.View(func(tx *Tx) {
+		if n := tx.OwnNotHeld(); n != 1 {
+			t.Errorf("own records that are not held: got %d, want 1", n)
+		}
+	})
+}
