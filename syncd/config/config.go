@@ -54,6 +54,7 @@ type Config struct {
 	DeadTime        time.Duration `yaml:"dead-time"`
 	SyncTimeout     time.Duration `yaml:"sync-timeout"`
 	OnReadyTimeout  string        `yaml:"on-ready-timeout"`
+	EndDrainAtStart bool          `yaml:"end-drain-at-start"`
 	TombstoneTTL    time.Duration `yaml:"tombstone-ttl"`
 	MaxClockAhead   time.Duration `yaml:"max-clock-ahead"`
 	Deletes         []string      `yaml:"deletes"` // MAP=owner or MAP=any

@@ -66,6 +66,7 @@ func (c *Config) bindReplication(fs *pflag.FlagSet) {
 
 	fs.DurationVar(&c.DeadTime, "dead-time", c.DeadTime, "time after which an unreachable peer counts as dead (at least 400ms)")
 	fs.DurationVar(&c.SyncTimeout, "sync-timeout", c.SyncTimeout, "maximum wait for the initial sync before local entries become authoritative")
+	fs.BoolVar(&c.EndDrainAtStart, "end-drain-at-start", c.EndDrainAtStart, "return to service if the node was drained when syncd stopped")
 	fs.StringVar(&c.OnReadyTimeout, "on-ready-timeout", c.OnReadyTimeout, "readiness if the initial sync is not complete within sync-timeout: closed (not ready) or open (ready)")
 	fs.DurationVar(&c.TombstoneTTL, "tombstone-ttl", c.TombstoneTTL, "lifetime of tombstones; a peer that is away for longer receives a full sync")
 	fs.DurationVar(&c.MaxClockAhead, "max-clock-ahead", c.MaxClockAhead, "refuse a peer's records that are dated further ahead than this")

@@ -155,6 +155,7 @@ func (d *Daemon) open(openCapture func(capture.Options) (*capture.Capture, error
 	d.onClose(d.entryMetrics.close)
 	d.self.Node = d.config.NodeName
 	d.self.Incarnation = d.state.nextIncarnation(uint64(d.clock.now()), d.config.MaxClockAhead)
+	d.restoreDrain()
 	if err := d.openKernel(openCapture); err != nil {
 		return err
 	}

@@ -75,6 +75,16 @@ func (d *Daemon) purge(m *replica, by caller) Removed {
 	return done
 }
 
+// purgeAll removes all records of a map, on all nodes.
+func (d *Daemon) purgeAll(m *replica, by caller) Removed {
+	done := d.remove([]*replica{m}, &table.Selection{All: true})
+	for _, r := range done.Maps {
+		attrs := append(by.attrs(), "map", r.Map, "records", r.Records)
+		d.log.Warn("all records of a map removed from all nodes", append(attrs, "hint", hintRemoved)...)
+	}
+	return done
+}
+
 // attached reports whether a kernel map is attached.
 func (m *replica) attached() bool {
 	m.mu.Lock()
@@ -193,7 +203,10 @@ func (a *admin) servePurge(w http.ResponseWriter, r *http.Request) {
 
 func (a *admin) purge(m *replica, t *table.Table, r *http.Request) (Removed, error) {
 	query, by := r.URL.Query(), callerFrom(r.Context())
-	if !query.Has("unused-for") {
+	switch {
+	case query.Get("all") == "true":
+		return a.daemon.purgeAll(m, by), nil
+	case !query.Has("unused-for"):
 		return a.daemon.purge(m, by), nil
 	}
 	unused, err := time.ParseDuration(query.Get("unused-for"))
@@ -224,4 +237,9 @@ func (c *Client) Purge(ctx context.Context, name string) (Removed, error) {
 func (c *Client) PurgeUnused(ctx context.Context, name string, unused time.Duration, force bool) (Removed, error) {
 	query := url.Values{"unused-for": {unused.String()}, "force": {strconv.FormatBool(force)}}
 	return ask[Removed](ctx, c, http.MethodPut, "/purge/"+url.PathEscape(name)+"?"+query.Encode())
+}
+
+// PurgeAll removes all records of a map, on all nodes, those of live nodes included.
+func (c *Client) PurgeAll(ctx context.Context, name string) (Removed, error) {
+	return ask[Removed](ctx, c, http.MethodPut, "/purge/"+url.PathEscape(name)+"?all=true")
 }

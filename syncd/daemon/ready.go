@@ -3,7 +3,6 @@ package daemon
 import (
 	"context"
 	"errors"
-	"fmt"
 	"strings"
 	"time"
 
@@ -55,9 +54,9 @@ func (d *Daemon) Ready() Readiness {
 
 // addDrain adds the state of the drain.
 func (d *Daemon) addDrain(r *Readiness) {
-	if since, drained := d.drain.begun(); drained {
+	if reason, drained := d.drainReason(); drained {
 		r.Ready, r.Drained = false, true
-		r.Missing = append(r.Missing, fmt.Sprintf("drained since %s (`syncd drain --undo` puts the node into service)", since.Format(time.DateTime)))
+		r.Missing = append(r.Missing, reason)
 	}
 }
 

@@ -235,6 +235,7 @@ func (m *replica) detach(next MapState) bool {
 	m.readyState = notReady
 	m.removeBarrier(&m.readyBarrier)
 	m.removeBarrier(&m.syncBarrier)
+	m.removeBarrier(&m.returnBarrier)
 	m.restoreOffered()
 	m.mu.Unlock()
 	if a == nil {

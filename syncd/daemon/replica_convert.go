@@ -109,7 +109,11 @@ func (m *replica) tableFor(opened *kmap.Map, s *schema.Schema) (*table.Table, er
 	o.Timers = m.timers(opened, s)
 	switch {
 	case !m.wasOffered:
-		return table.New(o)
+		t, err := table.New(o)
+		if err == nil {
+			m.restoreHandover(t)
+		}
+		return t, err
 	case !schema.Identical(old, s):
 		return m.convert(t, old, s, o)
 	}
@@ -162,6 +166,7 @@ func (m *replica) tableOptions(info *kmap.Info, s *schema.Schema) table.Options 
 		DigestKey:       m.daemon.digestKey(m.name),
 		ComparedKey:     s.ComparedKey(),
 		Compared:        s.Compared(),
+		HasTimer:        m.hasTimer(s, *info) && !m.daemon.config.DrainSums(m.name), // sums have no timers
 		Counter:         m.counter(),
 	}
 }

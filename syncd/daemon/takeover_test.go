@@ -60,9 +60,14 @@ func timerNode(t *testing.T, number int, dir string) (*node, *ebpf.Map) {
 	return n, m
 }
 
-// TestTakenOverTimersExpire: three nodes have sessions whose timers only the owner has armed. The owner leaves, and
-// one of the others goes on to use some of its sessions. Those stay, on both nodes, and the others expire.
+// TestTakenOverTimersExpire: three nodes have sessions whose timers only the owner has armed. The owner leaves, or is
+// drained, and one of the others goes on to use some of its sessions. Those stay, on both nodes, and the others expire.
 func TestTakenOverTimersExpire(t *testing.T) {
+	t.Run("leaves", func(t *testing.T) { testTakenOverTimersExpire(t, func(n *node) { n.stop() }) })
+	t.Run("drained", func(t *testing.T) { testTakenOverTimersExpire(t, (*node).drain) })
+}
+
+func testTakenOverTimersExpire(t *testing.T, leave func(*node)) {
 	const all, used, own = 60, 20, 10
 	dir := pinDir(t)
 	var nodes [3]*node
@@ -85,7 +90,7 @@ func TestTakenOverTimersExpire(t *testing.T) {
 	poll.Eventually(t, "all nodes have all sessions", func() bool { return held(maps[1]) && held(maps[2]) })
 	poll.Stays(t, 4*time.Second, "the sessions of live nodes stay", func() bool { return held(maps[1]) && held(maps[2]) })
 
-	nodes[0].stop()
+	leave(nodes[0])
 	state := byte(2)
 	poll.Within(t, time.Minute, "the sessions without use expire on both nodes, the others are in use", func() bool {
 		putSessions(t, maps[2], 0, used, state)
@@ -102,6 +107,18 @@ func TestTakenOverTimersExpire(t *testing.T) {
 			t.Errorf("sessions of the live node on node %d: got %d, want %d", i+2, got, own)
 		}
 	}
+}
+
+// drain drains the node and waits for the handover.
+func (n *node) drain() {
+	n.t.Helper()
+	if _, err := n.client.Drain(n.t.Context(), false); err != nil {
+		n.t.Fatalf("drain: got error %v, want none", err)
+	}
+	poll.Eventually(n.t, "the handover is complete", func() bool {
+		h, err := n.client.Handover(n.t.Context())
+		return err == nil && h.Done
+	})
 }
 
 // TestTakenOverTimersExpireAfterRestart: the owner of sessions leaves while the other node restarts. The other node finds

@@ -202,6 +202,9 @@ func (in *inboundMap) accept(a *mapsyncv1.MapAccepted) error {
 	} else {
 		in.beginFullSync(known, a.GetPosition())
 	}
+	if err := in.setHandover(a.GetHandover()); err != nil {
+		return err
+	}
 	// Acknowledgements begin at this position. Earlier changes may not be in the kernel map yet, so
 	// this position waits for them.
 	in.pendingAcks.push(in.position, in.tableHead)

@@ -77,6 +77,8 @@ func (s *inboundStream) handle(data []byte) error {
 		return s.withSubscription(m.OwnersSent.GetMap(), func(in *inboundMap) error { in.handleOwnersSent(m.OwnersSent); return nil })
 	case *mapsyncv1.SubscribeResponse_Sources:
 		return s.withSubscription(m.Sources.GetMap(), func(in *inboundMap) error { return in.handleSources(m.Sources) })
+	case *mapsyncv1.SubscribeResponse_Handover:
+		return s.withSubscription(m.Handover.GetMap(), func(in *inboundMap) error { return in.setHandover(m.Handover.GetHandover()) })
 	case *mapsyncv1.SubscribeResponse_Accepted:
 		return s.withSubscription(m.Accepted.GetMap(), func(in *inboundMap) error { return in.handleAccepted(m.Accepted) })
 	// The peer does not have the map. That is not an error, and readiness does not wait for it. The

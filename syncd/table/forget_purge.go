@@ -13,6 +13,8 @@ type Selection struct {
 	Failed bool
 	// Unused selects records that could expire after a takeover: see Unused. Nil: none.
 	Unused *Unused
+	// All selects all records, this node's included.
+	All bool
 }
 
 // Unused selects the records of owners that have left, and this node's records that syncd has written, whose last change
@@ -50,7 +52,7 @@ func (t *Table) unused(s uint32, sel *Unused, now int64) bool {
 // tombstone of this node with a version above the record's: just above that of an unused record, so that a later change on
 // another node keeps the entry. The writer deletes it from the kernel map, and
 // it replicates. Remove also deletes expired records, whose entries a kernel map may still hold. Only
-// Failed and Unused select records of this node. now is the wall clock in nanoseconds.
+// Failed, Unused and All select records of this node. now is the wall clock in nanoseconds.
 //
 // Remove looks at up to limit records and returns the number of deleted records. While more is true, the
 // caller calls it again with the same cursor. The first call needs a new cursor at position 0. Remove
@@ -90,7 +92,7 @@ func (t *Table) selected(m *meta, sel *Selection) bool {
 	}
 	o := &t.owners.list[m.owner]
 	switch {
-	case sel.Failed && m.is(flagFailed):
+	case sel.All, sel.Failed && m.is(flagFailed):
 		return true
 	case o.ours:
 		return false

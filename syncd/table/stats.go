@@ -61,6 +61,9 @@ type Stats struct {
 	RereadsDropped uint64
 	// Restored counts local expiries of a peer's record, whose entry syncd restored.
 	Restored uint64
+	// KeptDeletes counts deletes by bpf(2) and absences that did not end a record, because this node is drained. See
+	// handover.go.
+	KeptDeletes uint64
 	// RemoteAccepted counts deltas that were accepted.
 	RemoteAccepted uint64
 	// RemoteStale counts deltas that were not newer than the record.

@@ -113,6 +113,8 @@ type Options struct {
 	// Timers are the ranges of a value with timers, as the kernel has them: zero until the data plane of this node
 	// has set a timer up. Values that are read from the map must have these bytes. Nil: they are not available.
 	Timers []Range
+	// HasTimer is true if the values have a timer. Its callback deletes entries, and looks like a packet.
+	HasTimer bool
 	// Counter observes the values of local changes. Nil: nothing does.
 	Counter Counter
 }

@@ -41,7 +41,7 @@ func (tx *Tx) ObserveTakeover(now int64) (due bool) {
 		x.since = now
 	}
 	for i := range t.owners.list {
-		if o := &t.owners.list[i]; o.gone && o.leftAt == 0 {
+		if o := &t.owners.list[i]; o.departed() && o.leftAt == 0 {
 			o.leftAt = now
 		}
 	}
@@ -119,9 +119,9 @@ func (t *Table) takenOver(m *meta) (since int64) {
 	switch {
 	case m.is(open):
 		return 0
-	case o.ours && m.is(flagEntry):
+	case o.ours && m.is(flagEntry) && !t.handedOver(m): // peers expire what was handed over
 		since = t.takeover.since
-	case !o.ours && o.gone && o.leftAt > 0:
+	case !o.ours && o.leftAt > 0 && (o.gone || t.handedOver(m)):
 		since = max(o.leftAt, t.takeover.since)
 	}
 	if since > 0 {
