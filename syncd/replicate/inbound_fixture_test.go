@@ -331,7 +331,7 @@ func TestPermit(t *testing.T) {
 	x.r.SetPeers([]Peer{peer, live})
 	allowed := func() (names string) {
 		for _, node := range []string{"x", "b", "live", "left"} {
-			if x.in.owners.permit.allows(x.r.view.Load(), node) {
+			if x.in.owners.permit.allows(x.r.view.Load(), node, false) {
 				names += node + " "
 			}
 		}

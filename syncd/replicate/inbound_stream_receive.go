@@ -177,8 +177,8 @@ func (s *inboundStream) handleBatch(data []byte) error {
 			return fmt.Errorf("receive batch of map %q before it was accepted: %w", in.m.name, errProtocol)
 		}
 		// The merge runs without the lock, so it uses the permit of this moment. A batch that was
-		// sent under an earlier request is still allowed: the permit includes earlier requests
-		// until the peer has confirmed the newest one.
+		// sent under an earlier request may still have orphaned records: the permit includes them
+		// until the peer has confirmed the newest request.
 		in.resend, in.permit = nil, in.owners.permit
 		if !b.Resent {
 			return nil

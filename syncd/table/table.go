@@ -239,6 +239,8 @@ type Table struct {
 	loading *loading
 	// replaced has the content of the local map that records of other nodes have replaced during the initial sync.
 	replaced replacedLoads
+	// foreign has the owners of filtered keys until Adopt has ended.
+	foreign foreign
 	// unheld has the keys of this node's earlier incarnations that the map may never have held.
 	unheld unheld
 	// unscanned is true from BeginLoad or Refill until the end of the next scan. A read of the map may skip
