@@ -190,7 +190,7 @@ func (c *Capture) WatchUses(id uint32) (*Uses, error) {
 	case c.watches == nil || c.targets[id] == nil:
 		return nil, fmt.Errorf("watch uses: map %d is not watched", id)
 	}
-	u := &Uses{capture: c, array: c.uses, secret: 1 + rand.Uint32N(1<<32-1)} //nolint:gosec // see use_hash
+	u := &Uses{capture: c, array: c.uses, secret: 1 + rand.Uint32N(1<<32-1)}
 	c.watches.noteUses(id, u.secret)
 	u.began = u.array.advance(time.Now()) + 1 // the hooks may have missed a use at the present time
 	return u, nil
