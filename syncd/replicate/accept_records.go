@@ -28,7 +28,7 @@ const (
 	rejectUnverifiedOwner
 	rejections
 	// passedOver: another live node owns the record, which is part of the answer to a resend request. That
-	// node sends it. The record proves that the peer has the key, and changes nothing. It is no rejection.
+	// node sends it. The record proves that the peer has the key, and changes nothing. It does not count as rejected.
 	passedOver
 )
 

@@ -356,6 +356,15 @@ func TestPermit(t *testing.T) {
 		t.Errorf("permit of a relay: got %s, want \"x b live \"", allowed())
 	}
 	request(false)
+	if got := allowed(); got != "x b " {
+		t.Errorf("permit of a former relay that has not confirmed: got %s, want \"x b \"", got)
+	}
+	x.in.owners.rejectedUnrequested = true // records on their way
+	request(false, "live")
+	if m := x.in.ownerRequestMessage(); !m.GetResend() {
+		t.Error("request of a relay again after a rejection: got no resend, want resend")
+	}
+	request(false)
 	if confirm(); allowed() != "x b " {
 		t.Errorf("permit of any other peer: got %s, want \"x b \"", allowed())
 	}
