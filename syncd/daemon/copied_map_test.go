@@ -123,7 +123,7 @@ func TestNewMapIsACopy(t *testing.T) {
 				return 1
 			}
 			poll.Eventually(t, "all maps hold the changes", all(want))
-			time.Sleep(3 * time.Second)
+			time.Sleep(3 * time.Second) // the copy is not yet followed while the load balancer warms up: no state to wait for
 			movePin(t, nodes[1].pin, fresh)
 			maps[1] = fresh
 			poll.Eventually(t, "the new map holds the changes", all(want))

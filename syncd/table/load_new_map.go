@@ -70,7 +70,7 @@ func (t *Table) loadCopy(c *Change, s uint32) Outcome {
 }
 
 // restoreCopy makes the writer restore the record of a live peer if a reread shows the entry that the read of the new map
-// found. done is false if the entry has changed since, or if it is no copy.
+// found. done is false if the entry has changed since, or if the key has no copy.
 func (t *Table) restoreCopy(c *Change, s uint32) (o Outcome, done bool) {
 	if len(t.copies) == 0 {
 		return 0, false
@@ -95,7 +95,7 @@ func (t *Table) restoreCopy(c *Change, s uint32) (o Outcome, done bool) {
 	return Restored, true
 }
 
-// useCopy notes that the entry of a key is no copy any more, because a hook has reported a change, or that the
+// useCopy notes that the entry of a key stops being a copy, because a hook has reported a change, or that the
 // table forgets its record.
 func (t *Table) useCopy(key []byte) {
 	if len(t.copies) > 0 {
