@@ -234,7 +234,7 @@ func (s sink) table(m string, st *table.Stats) {
 	s.gauge(mapApplied, float64(st.Applied), m)
 	for name, n := range map[string]uint64{
 		"accepted": st.LocalAccepted, "unchanged": st.LocalUnchanged, "stale": st.LocalStale, "unsettled": st.Unsettled, "unread": st.RereadsDropped,
-		"restored": st.Restored, "evicted": st.Evictions, "expired": st.EvictionsExpired, "takeover_expired": st.TakeoversExpired, "refreshed": st.Refreshed,
+		"restored": st.Restored, "evicted": st.Evictions, "expired": st.EvictionsExpired, "takeover_expired": st.TakeoversExpired, "refreshed": st.Refreshed, "withdrawn": st.Withdrawn,
 	} {
 		s.counter(mapLocal, n, m, name)
 	}

@@ -143,6 +143,7 @@ func (m *replica) tableOptions(info *kmap.Info, s *schema.Schema) table.Options 
 		SameMap:         m.daemon.state.sameMap(m.name, identityOf(info)),
 		TombstoneTTL:    m.daemon.config.TombstoneTTL,
 		MaxSkew:         m.daemon.config.MaxClockAhead / 2, // so that peers accept this node's records
+		WallOffset:      m.daemon.clock.offset.Load(),
 		EvictionDeletes: m.daemon.config.EvictionDeletes,
 		DeletesAny:      m.daemon.config.DeletesAny(m.name),
 		LRU:             isLRU(info),

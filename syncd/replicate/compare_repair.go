@@ -105,7 +105,7 @@ func (s *inboundStream) handleResent(m *mapsyncv1.Resent) error {
 func (in *inboundMap) sweepBuckets(j *inboundResend) {
 	c := in.m.table.NewCursor(0)
 	defer c.Close()
-	now := in.stream.r.opt.Now().UnixNano()
+	now := in.stream.r.opt.TableTime()
 	for more := true; more; {
 		in.m.table.Update(func(tx *table.Tx) {
 			var n int

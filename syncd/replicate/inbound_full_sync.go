@@ -36,7 +36,7 @@ func (in *inboundMap) sweepUnreceived() {
 	acknowledged := in.stream.r.acknowledgedBy(in.stream.peer, in.m)
 	c := in.m.table.NewCursor(0)
 	defer c.Close()
-	now := in.stream.r.opt.Now().UnixNano()
+	now := in.stream.r.opt.TableTime()
 	for more := true; more; {
 		in.m.table.Update(func(tx *table.Tx) {
 			more = tx.Sweep(in.stream.peer, acknowledged, in.sweepBefore, now, c, recordsPerLock)
