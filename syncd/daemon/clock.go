@@ -107,6 +107,13 @@ func (c *clock) times() schema.Times {
 	return t
 }
 
+// unsynchronised reports whether the kernel has the wall clock as not synchronised.
+func unsynchronised() bool {
+	var t unix.Timex
+	state, err := unix.Adjtimex(&t)
+	return err == nil && (state == unix.TIME_ERROR || t.Status&unix.STA_UNSYNC != 0)
+}
+
 // monotonic returns the clock of bpf_ktime_get_ns, in ns.
 func monotonic() int64 { return read(unix.CLOCK_MONOTONIC) }
 

@@ -40,6 +40,8 @@ type Options struct {
 	// Wall is the wall clock; nil: time.Now. Tests of nodes with different clocks, and of clocks that
 	// are set, replace it. It is called concurrently.
 	Wall func() time.Time
+	// Unsynchronised reports whether the wall clock is not synchronised; nil: as the kernel reports it.
+	Unsynchronised func() bool
 	// OpenCapture opens the capture; nil: capture.Open. Tests and benchmarks replace it: they open a
 	// capture without hooks and keep it, to report changes through its maps (capture.Capture.Maps).
 	// The Daemon closes the capture.
@@ -56,10 +58,12 @@ type Daemon struct {
 	version      string
 	log          *slog.Logger
 	clock        *clock
-	clockSteps   atomic.Uint64 // steps of the wall clock
-	stepped      atomic.Int64  // sum of the steps in ns that watchMaps has yet to handle
-	self         table.Owner
-	started      time.Time
+	// unsynchronised is Options.Unsynchronised.
+	unsynchronised func() bool
+	clockSteps     atomic.Uint64 // steps of the wall clock
+	stepped        atomic.Int64  // sum of the steps in ns that watchMaps has yet to handle
+	self           table.Owner
+	started        time.Time
 
 	ownWriteMarks *ebpf.Map
 	capture       *capture.Capture
@@ -117,11 +121,14 @@ func New(o Options) (_ *Daemon, err error) {
 	if o.OpenCapture == nil {
 		o.OpenCapture = capture.Open
 	}
+	if o.Unsynchronised == nil {
+		o.Unsynchronised = unsynchronised
+	}
 	if o.Wall == nil {
 		o.Wall = time.Now
 	}
 	d := &Daemon{
-		config: o.Config, version: o.Version, log: o.Logger, clock: newClock(o.Wall, monotonic), started: time.Now(), wakeMaps: make(chan struct{}, 1), logLimiter: newLogLimiter(),
+		unsynchronised: o.Unsynchronised, config: o.Config, version: o.Version, log: o.Logger, clock: newClock(o.Wall, monotonic), started: time.Now(), wakeMaps: make(chan struct{}, 1), logLimiter: newLogLimiter(),
 	}
 	d.clock.stepped = d.noteStep
 	d.reloads = reloads{load: o.Reload, requests: make(chan chan<- reloadAnswer), last: d.started}
@@ -281,7 +288,7 @@ func (d *Daemon) openNetwork() error {
 
 func (d *Daemon) openReplicator() error {
 	o := replicate.Options{
-		Self: d.self, Logger: d.remoteLog, Now: d.clock.wall, TableTime: d.clock.now, WallOffset: d.clock.offset.Load, Times: d.clock.times, MaxClockAhead: d.config.MaxClockAhead,
+		Self: d.self, Logger: d.remoteLog, Now: d.clock.wall, TableTime: d.clock.now, WallOffset: d.clock.offset.Load, Unsynchronised: d.unsynchronised, Times: d.clock.times, MaxClockAhead: d.config.MaxClockAhead,
 		Dial: func(p replicate.Peer) (*grpc.ClientConn, error) {
 			options := append(d.replicator.DialOptions(), grpc.WithTransportCredentials(d.credentials.Client(p.Node)),
 				grpc.WithContextDialer(func(ctx context.Context, addr string) (net.Conn, error) {

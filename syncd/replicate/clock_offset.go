@@ -42,6 +42,8 @@ type peerClock struct {
 	pending []clockProbe
 	// lastProbe is the id of the newest probe. Ids increase.
 	lastProbe uint64
+	// unsynchronised is ClockReply.Unsynchronised of the latest reply.
+	unsynchronised bool
 	// probeNow makes a probe due before the next interval: this node's clock was set.
 	probeNow bool
 }
@@ -96,6 +98,7 @@ func (c *peerClock) handleReply(m *mapsyncv1.ClockReply, clock int64, now time.T
 	if m.GetClock() > maxClock || m.GetReceived() > m.GetClock() {
 		return fmt.Errorf("receive clock reply with clock %d and receive time %d: %w", m.GetClock(), m.GetReceived(), errProtocol)
 	}
+	c.unsynchronised = m.GetUnsynchronised()
 	// The time that the probe waited at the peer is not part of the round trip.
 	roundTrip := now.Sub(asked) - time.Duration(m.GetClock()-m.GetReceived())
 	if roundTrip < 0 {
@@ -225,9 +228,10 @@ func (s *outboundStream) answerProbes() error {
 	s.answeringProbes = append(s.answeringProbes[:0], s.probes...)
 	s.probes = s.probes[:0]
 	s.mu.Unlock()
+	unsynchronised := len(s.answeringProbes) > 0 && s.r.opt.Unsynchronised()
 	for _, p := range s.answeringProbes {
 		err := s.send.Send(&mapsyncv1.SubscribeResponse{Message: &mapsyncv1.SubscribeResponse_ClockReply{
-			ClockReply: &mapsyncv1.ClockReply{ProbeSent: p.id, Received: p.receivedAt, Clock: max(p.receivedAt, s.clock())},
+			ClockReply: &mapsyncv1.ClockReply{ProbeSent: p.id, Received: p.receivedAt, Clock: max(p.receivedAt, s.clock()), Unsynchronised: unsynchronised},
 		}})
 		if err != nil {
 			return fmt.Errorf("send clock reply: %w", err)
@@ -244,6 +248,8 @@ type ClockOffset struct {
 	Node string
 	// Offset is the peer's clock minus this node's clock. It is negative if this node's clock is ahead.
 	Offset time.Duration
+	// Unsynchronised reports that the peer's clock is not synchronised, as its kernel reports it.
+	Unsynchronised bool
 }
 
 // ClockOffsets returns the offsets of the live peers with an established stream, in no order. A
@@ -257,7 +263,7 @@ func (r *Replicator) ClockOffsets() (list []ClockOffset) {
 		s := r.inboundStreams[node]
 		s.mu.Lock()
 		if s.up && s.clock.valid {
-			list = append(list, ClockOffset{node, s.clock.offsetFrom(r.opt.WallOffset())})
+			list = append(list, ClockOffset{node, s.clock.offsetFrom(r.opt.WallOffset()), s.clock.unsynchronised})
 		}
 		s.mu.Unlock()
 	}

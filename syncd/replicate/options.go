@@ -96,6 +96,9 @@ type Options struct {
 	TableTime func() int64
 	// WallOffset returns Now minus TableTime in nanoseconds. Nil: 0.
 	WallOffset func() int64
+	// Unsynchronised reports whether the clock of Now is not synchronised. Peers use it only to name the wrong
+	// one of two clocks. Nil: false.
+	Unsynchronised func() bool
 	// Times converts between the clocks of the kernel and Now. It is called for each batch. Nil: no
 	// clock of the kernel is available, as for maps without time stamps.
 	Times func() schema.Times
@@ -152,6 +155,9 @@ func (o *Options) complete() error {
 	}
 	if o.WallOffset == nil {
 		o.WallOffset = func() int64 { return 0 }
+	}
+	if o.Unsynchronised == nil {
+		o.Unsynchronised = func() bool { return false }
 	}
 	if o.Times == nil {
 		o.Times = func() schema.Times { return schema.Times{} }
