@@ -22,7 +22,7 @@ type nodeClock struct {
 	startedAhead bool
 	// unsynchronised reports that the node's kernel has no synchronised clock.
 	unsynchronised bool
-	// unverified reports that there is no stream to the node, so its kernel's report is unknown.
+	// unverified reports that there is no stream to the node, so the report of its kernel is missing.
 	unverified bool
 }
 
@@ -68,9 +68,9 @@ func signed(d time.Duration) string {
 	return "+" + d.String()
 }
 
-// judgeClocks returns the problems of a cluster's clocks. A clock is wrong if it differs by more than limit from
+// findWrongClocks returns the problems of a cluster's clocks. A clock is wrong if it differs by more than limit from
 // those of the majority. Without a majority, synchronised clocks that agree decide.
-func judgeClocks(clocks []nodeClock, limit time.Duration) (list []clockProblem) {
+func findWrongClocks(clocks []nodeClock, limit time.Duration) (list []clockProblem) {
 	slices.SortFunc(clocks, func(a, b nodeClock) int {
 		return cmp.Or(cmp.Compare(a.ahead, b.ahead), cmp.Compare(a.node, b.node))
 	})
@@ -132,7 +132,7 @@ func (d *Daemon) clockProblems() []clockProblem {
 		}
 	}
 	clocks[0].startedAhead = peers > 0 && refusing == peers
-	return judgeClocks(clocks, limit)
+	return findWrongClocks(clocks, limit)
 }
 
 // watchClocks logs each clock problem once per minute until ctx ends.

@@ -126,7 +126,7 @@ func TestVersionsUnderRandomSteps(t *testing.T) {
 			case v < Version(now+offset):
 				p.Fatalf("version of %s: got %d, want at least the wall clock %d", key, v, now+offset)
 			case limit > 0 && v > Version(accepted):
-				p.Fatalf("version of %s: got %d, peers accept %d at most", key, v, accepted)
+				p.Fatalf("version of %s: got %d, want at most %d", key, v, accepted)
 			}
 			highest, lastOf[key] = v, v
 			// An event that is older than the newest of the key changes nothing.

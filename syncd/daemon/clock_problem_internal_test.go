@@ -41,7 +41,7 @@ func TestWrongClockIsNamed(t *testing.T) {
 			}
 			var wrong []string
 			apart := ""
-			for _, p := range judgeClocks(clocks, limit) {
+			for _, p := range findWrongClocks(clocks, limit) {
 				if p.wrong {
 					wrong = append(wrong, p.nodes())
 				} else {
