@@ -37,9 +37,11 @@ type Options struct {
 	Config  config.Config
 	Version string // of the program, for status and metrics
 	Logger  *slog.Logger
-	// Wall is the wall clock, which is read at the start; nil: time.Now. Tests of nodes with
-	// different clocks replace it.
+	// Wall is the wall clock; nil: time.Now. Tests of nodes with different clocks, and of clocks that
+	// are set, replace it. It is called concurrently.
 	Wall func() time.Time
+	// Unsynchronised reports whether the wall clock is not synchronised; nil: as the kernel reports it.
+	Unsynchronised func() bool
 	// OpenCapture opens the capture; nil: capture.Open. Tests and benchmarks replace it: they open a
 	// capture without hooks and keep it, to report changes through its maps (capture.Capture.Maps).
 	// The Daemon closes the capture.
@@ -55,9 +57,13 @@ type Daemon struct {
 	accessConfig atomic.Pointer[config.Config] // settings of access control; a reload replaces them
 	version      string
 	log          *slog.Logger
-	clock        clock
-	self         table.Owner
-	started      time.Time
+	clock        *clock
+	// unsynchronised is Options.Unsynchronised.
+	unsynchronised func() bool
+	clockSteps     atomic.Uint64 // steps of the wall clock
+	stepped        atomic.Int64  // sum of the steps in ns that watchMaps has yet to handle
+	self           table.Owner
+	started        time.Time
 
 	ownWriteMarks *ebpf.Map
 	capture       *capture.Capture
@@ -115,12 +121,16 @@ func New(o Options) (_ *Daemon, err error) {
 	if o.OpenCapture == nil {
 		o.OpenCapture = capture.Open
 	}
+	if o.Unsynchronised == nil {
+		o.Unsynchronised = unsynchronised
+	}
 	if o.Wall == nil {
 		o.Wall = time.Now
 	}
 	d := &Daemon{
-		config: o.Config, version: o.Version, log: o.Logger, clock: newClock(o.Wall), started: time.Now(), wakeMaps: make(chan struct{}, 1), logLimiter: newLogLimiter(),
+		unsynchronised: o.Unsynchronised, config: o.Config, version: o.Version, log: o.Logger, clock: newClock(o.Wall, monotonic), started: time.Now(), wakeMaps: make(chan struct{}, 1), logLimiter: newLogLimiter(),
 	}
+	d.clock.stepped = d.noteStep
 	d.reloads = reloads{load: o.Reload, requests: make(chan chan<- reloadAnswer), last: d.started}
 	defer func() {
 		if err != nil {
@@ -154,7 +164,7 @@ func (d *Daemon) open(openCapture func(capture.Options) (*capture.Capture, error
 	d.entryMetrics = openEntryMetrics(d)
 	d.onClose(d.entryMetrics.close)
 	d.self.Node = d.config.NodeName
-	d.self.Incarnation = d.state.nextIncarnation(uint64(d.clock.now()), d.config.MaxClockAhead)
+	d.self.Incarnation = d.state.nextIncarnation(uint64(d.clock.wall().UnixNano()), d.config.MaxClockAhead)
 	d.restoreDrain()
 	if err := d.openKernel(openCapture); err != nil {
 		return err
@@ -215,7 +225,7 @@ func (d *Daemon) openKernel(open func(capture.Options) (*capture.Capture, error)
 	o := capture.Options{
 		Attach: attach, Buffer: capture.Buffer(d.config.Buffer),
 		BufferSize: size, OwnWriteMarks: d.ownWriteMarks, Lookups: d.config.HooksAnyInPlace(), Uses: d.config.WatchesAnyUses(), Tick: tick,
-		WallOffset: d.clock.offset, MeasureRing: kmap.CallCreateBuffer.Measure, Logger: d.log,
+		WallOffset: d.clock.start, MeasureRing: kmap.CallCreateBuffer.Measure, Logger: d.log,
 	}
 	// The creation of the ring is one long call.
 	err = kmap.OnScanCPUs(d.scanCPUs, func() (err error) { d.capture, err = open(o); return err })
@@ -279,7 +289,7 @@ func (d *Daemon) openNetwork() error {
 
 func (d *Daemon) openReplicator() error {
 	o := replicate.Options{
-		Self: d.self, Logger: d.remoteLog, Now: d.clock.time, Times: d.clock.times, MaxClockAhead: d.config.MaxClockAhead,
+		Self: d.self, Logger: d.remoteLog, Now: d.clock.wall, TableTime: d.clock.now, WallOffset: d.clock.offset.Load, Unsynchronised: d.unsynchronised, Times: d.clock.times, MaxClockAhead: d.config.MaxClockAhead,
 		Dial: func(p replicate.Peer) (*grpc.ClientConn, error) {
 			options := append(d.replicator.DialOptions(), grpc.WithTransportCredentials(d.credentials.Client(p.Node)),
 				grpc.WithContextDialer(func(ctx context.Context, addr string) (net.Conn, error) {

@@ -197,7 +197,7 @@ func (m *replica) expireSums(ctx context.Context, a *attachment, t *table.Table,
 		unchanged := false
 		t.View(func(tx *table.Tx) {
 			var rec table.Record
-			unchanged = tx.Get(key, &rec) && !rec.Delete && int64(rec.Version) < idle
+			unchanged = tx.Get(key, &rec) && !rec.Delete && int64(rec.Version)-m.daemon.clock.offset.Load() < idle
 		})
 		if unchanged {
 			err = m.expireSum(a, t, key)

@@ -31,6 +31,7 @@ func (d *Daemon) watchMaps(ctx context.Context) error {
 		case <-d.wakeMaps:
 		case <-timer.C:
 		}
+		d.followClock()
 		for _, m := range d.replicas() {
 			m.adopt()
 			m.expireUnwritten()

@@ -80,7 +80,7 @@ var (
 	peerUp     = desc("peer_connected", "1 if the inbound stream from the peer is up.", "peer")
 	peerServed = desc("peer_served", "1 if the outbound stream to the peer is up.", "peer")
 	peerClock  = desc("peer_clock_offset_seconds", "Offset of the peer's clock from this node's clock when the daemons started, in seconds.", "peer")
-	clockApart = desc("clock_too_far_ahead_seconds", "Clock difference above max-clock-ahead in seconds, by peer and by the node that is ahead.", "peer", "ahead")
+	clockApart = desc("clock_apart_seconds", "Clock difference above max-clock-ahead in seconds, by node with a wrong clock.", "node")
 	peerTrip   = desc("peer_round_trip_seconds", "Round trip of the clock sample in use, in seconds.", "peer")
 	lagEntries = desc("peer_lag_entries", "Changes that the peer has not acknowledged yet; 0 without a stream.", "peer", "map")
 	lagSeconds = desc("peer_lag_seconds", "Age of the oldest change that the peer has not acknowledged yet; 0 without a stream.", "peer", "map")
@@ -235,7 +235,7 @@ func (s sink) table(m string, st *table.Stats) {
 	s.gauge(mapApplied, float64(st.Applied), m)
 	for name, n := range map[string]uint64{
 		"accepted": st.LocalAccepted, "unchanged": st.LocalUnchanged, "stale": st.LocalStale, "unsettled": st.Unsettled, "unread": st.RereadsDropped,
-		"restored": st.Restored, "evicted": st.Evictions, "expired": st.EvictionsExpired, "takeover_expired": st.TakeoversExpired, "takeover_used": st.TakeoversUsed, "refreshed": st.Refreshed,
+		"restored": st.Restored, "evicted": st.Evictions, "expired": st.EvictionsExpired, "takeover_expired": st.TakeoversExpired, "takeover_used": st.TakeoversUsed, "refreshed": st.Refreshed, "withdrawn": st.Withdrawn,
 	} {
 		s.counter(mapLocal, n, m, name)
 	}

@@ -48,11 +48,9 @@ func (s sink) streams(d *Daemon) {
 	s.gauge(redundancyExpected, float64(r.Expected))
 	s.gauge(redundancyLive, float64(r.Live))
 	for _, c := range d.clockProblems() {
-		side := "peer"
-		if c.ahead < 0 {
-			side = "self"
+		for _, n := range c.clocks {
+			s.gauge(clockApart, n.ahead.Seconds(), n.node)
 		}
-		s.gauge(clockApart, c.ahead.Abs().Seconds(), c.node, side)
 	}
 	s.peers(d)
 	st := d.replicator.Stats()

@@ -51,6 +51,7 @@ type node struct {
 	config  config.Config
 	attach  capture.Attach // none by default
 	wall    func() time.Time
+	unsync  func() bool // its kernel reports an unsynchronised clock
 	capture *capture.Capture
 	client  *daemon.Client
 	log     logBuffer
@@ -143,7 +144,7 @@ func newNode(t *testing.T, number int, maps ...string) *node {
 func (n *node) start() {
 	n.t.Helper()
 	d, err := daemon.New(daemon.Options{
-		Config: n.config, Version: "test", Wall: n.wall,
+		Config: n.config, Version: "test", Wall: n.wall, Unsynchronised: n.unsync,
 		Logger: checked(n.t, slog.NewTextHandler(io.MultiWriter(&n.log, outputOf(n.t)), nil)),
 		OpenCapture: func(o capture.Options) (*capture.Capture, error) {
 			o.Attach = cmp.Or(n.attach, capture.AttachNone)

@@ -148,6 +148,7 @@ func (m *replica) tableOptions(info *kmap.Info, s *schema.Schema) table.Options 
 		Unheld:          m.daemon.state.unheldKeys(m.name),
 		TombstoneTTL:    m.daemon.config.TombstoneTTL,
 		MaxSkew:         m.daemon.config.MaxClockAhead / 2, // so that peers accept this node's records
+		WallOffset:      m.daemon.clock.offset.Load(),
 		EvictionDeletes: m.daemon.config.EvictionDeletes,
 		DeletesAny:      m.daemon.config.DeletesAny(m.name),
 		NewMapWins:      m.daemon.config.NewMapWins(m.name),

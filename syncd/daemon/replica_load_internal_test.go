@@ -28,7 +28,7 @@ func TestFailedRescanIsRetried(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m := &replica{daemon: &Daemon{clock: newClock(time.Now)}}
+	m := &replica{daemon: &Daemon{clock: newClock(time.Now, monotonic)}}
 	load := func(ctx context.Context) error {
 		_, err := m.load(ctx, k, tb)
 		return err

@@ -30,7 +30,8 @@ const (
 type peerClock struct {
 	// valid is false until the first sample of the stream.
 	valid bool
-	// offset is the peer's clock minus this node's clock. Zero unless valid.
+	// offset is the peer's clock minus Options.TableTime, which no step of this node's clock changes. Zero
+	// unless valid.
 	offset time.Duration
 	// roundTrip is the time between probe and reply of the sample, without the time at the peer. It
 	// is never negative. The error of offset is at most roundTrip/2 plus the drift since sampledAt.
@@ -41,6 +42,10 @@ type peerClock struct {
 	pending []clockProbe
 	// lastProbe is the id of the newest probe. Ids increase.
 	lastProbe uint64
+	// unsynchronised is ClockReply.Unsynchronised of the latest reply.
+	unsynchronised bool
+	// probeNow makes a probe due before the next interval: this node's clock was set.
+	probeNow bool
 }
 
 // clockProbe is a probe that was sent and not answered yet. It does not change.
@@ -49,6 +54,15 @@ type clockProbe struct {
 	id uint64
 	// sentAt is the time of newProbe, with a monotonic reading. It is not after the time at which the message is sent.
 	sentAt time.Time
+}
+
+// offsetFrom returns the peer's clock minus this node's clock; 0 without a sample. wall is Options.WallOffset.
+// The caller holds inboundStream.mu.
+func (c *peerClock) offsetFrom(wall int64) time.Duration {
+	if !c.valid {
+		return 0
+	}
+	return c.offset - time.Duration(wall)
 }
 
 // reset discards the sample of an earlier stream: the machine may have been suspended between the
@@ -72,10 +86,10 @@ func (c *peerClock) newProbe(clock time.Time) *mapsyncv1.SubscribeRequest {
 }
 
 // handleReply processes a reply. The peer answers probes in order. A reply to another probe, or
-// with an impossible clock, is a protocol violation. clock is Options.Now and now is time.Now, both
-// at the arrival of the reply. The error wraps errProtocol and ends the stream. The caller holds
+// with an impossible clock, is a protocol violation. clock is Options.TableTime and now is time.Now,
+// both at the arrival of the reply. The error wraps errProtocol and ends the stream. The caller holds
 // inboundStream.mu.
-func (c *peerClock) handleReply(m *mapsyncv1.ClockReply, clock, now time.Time) error {
+func (c *peerClock) handleReply(m *mapsyncv1.ClockReply, clock int64, now time.Time) error {
 	if len(c.pending) == 0 || c.pending[0].id != m.GetProbeSent() {
 		return fmt.Errorf("receive answer to unknown clock probe %d: %w", m.GetProbeSent(), errProtocol)
 	}
@@ -84,12 +98,13 @@ func (c *peerClock) handleReply(m *mapsyncv1.ClockReply, clock, now time.Time) e
 	if m.GetClock() > maxClock || m.GetReceived() > m.GetClock() {
 		return fmt.Errorf("receive clock reply with clock %d and receive time %d: %w", m.GetClock(), m.GetReceived(), errProtocol)
 	}
+	c.unsynchronised = m.GetUnsynchronised()
 	// The time that the probe waited at the peer is not part of the round trip.
 	roundTrip := now.Sub(asked) - time.Duration(m.GetClock()-m.GetReceived())
 	if roundTrip < 0 {
 		return nil // one of the clocks was set in the meantime
 	}
-	c.addSample(time.Duration(int64(m.GetClock())-clock.UnixNano())+roundTrip/2, roundTrip, now)
+	c.addSample(time.Duration(int64(m.GetClock())-clock)+roundTrip/2, roundTrip, now)
 	return nil
 }
 
@@ -111,7 +126,7 @@ func (c *peerClock) addSample(offset, roundTrip time.Duration, now time.Time) {
 func (s *inboundStream) clockOffset() time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.clock.offset
+	return s.clock.offsetFrom(s.r.opt.WallOffset())
 }
 
 // measureClock sends the initial probes one by one, before syncd receives anything else. One by
@@ -150,6 +165,15 @@ func (s *inboundStream) awaitClockReply(stream mapsyncv1.ReplicationService_Subs
 	}
 }
 
+// clockProbeDue reports whether a probe is due after the last one. It takes inboundStream.mu.
+func (s *inboundStream) clockProbeDue(last time.Time) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	due := s.clock.probeNow || time.Since(last) >= s.r.opt.clockProbeInterval
+	s.clock.probeNow = false
+	return due
+}
+
 // sendClockProbe sends a probe, unless maxPendingProbes probes have no answer yet. The error ends
 // the gRPC stream.
 func (s *inboundStream) sendClockProbe(send requestSender) error {
@@ -169,7 +193,7 @@ func (s *inboundStream) sendClockProbe(send requestSender) error {
 func (s *inboundStream) handleClockReply(m *mapsyncv1.ClockReply) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.clock.handleReply(m, s.r.opt.Now(), time.Now())
+	return s.clock.handleReply(m, s.r.opt.TableTime(), time.Now())
 }
 
 // receivedProbe is a probe of the peer without an answer. It does not change.
@@ -204,9 +228,10 @@ func (s *outboundStream) answerProbes() error {
 	s.answeringProbes = append(s.answeringProbes[:0], s.probes...)
 	s.probes = s.probes[:0]
 	s.mu.Unlock()
+	unsynchronised := len(s.answeringProbes) > 0 && s.r.opt.Unsynchronised()
 	for _, p := range s.answeringProbes {
 		err := s.send.Send(&mapsyncv1.SubscribeResponse{Message: &mapsyncv1.SubscribeResponse_ClockReply{
-			ClockReply: &mapsyncv1.ClockReply{ProbeSent: p.id, Received: p.receivedAt, Clock: max(p.receivedAt, s.clock())},
+			ClockReply: &mapsyncv1.ClockReply{ProbeSent: p.id, Received: p.receivedAt, Clock: max(p.receivedAt, s.clock()), Unsynchronised: unsynchronised},
 		}})
 		if err != nil {
 			return fmt.Errorf("send clock reply: %w", err)
@@ -223,6 +248,8 @@ type ClockOffset struct {
 	Node string
 	// Offset is the peer's clock minus this node's clock. It is negative if this node's clock is ahead.
 	Offset time.Duration
+	// Unsynchronised reports that the peer's clock is not synchronised, as its kernel reports it.
+	Unsynchronised bool
 }
 
 // ClockOffsets returns the offsets of the live peers with an established stream, in no order. A
@@ -236,7 +263,7 @@ func (r *Replicator) ClockOffsets() (list []ClockOffset) {
 		s := r.inboundStreams[node]
 		s.mu.Lock()
 		if s.up && s.clock.valid {
-			list = append(list, ClockOffset{node, s.clock.offset})
+			list = append(list, ClockOffset{node, s.clock.offsetFrom(r.opt.WallOffset()), s.clock.unsynchronised})
 		}
 		s.mu.Unlock()
 	}

@@ -36,7 +36,7 @@ func TestPeerClockKeepsTheBestSample(t *testing.T) {
 		end := received + kept + back
 		err := c.handleReply(&mapsyncv1.ClockReply{
 			ProbeSent: m.GetSent(), Received: uint64(theirs(received)), Clock: uint64(theirs(received + kept)),
-		}, time.Unix(0, int64(end)), begun.Add(end))
+		}, int64(end), begun.Add(end))
 		if err != nil {
 			t.Fatalf("handle reply: got error %v, want nil", err)
 		}
@@ -72,7 +72,7 @@ func TestInvalidClockReplies(t *testing.T) {
 		sent := c.newProbe(time.Now()).GetClockProbe().GetSent()
 		m := &mapsyncv1.ClockReply{ProbeSent: sent, Received: 5, Clock: 5}
 		corrupt(m)
-		if err := c.handleReply(m, time.Now(), time.Now()); !errors.Is(err, errProtocol) {
+		if err := c.handleReply(m, time.Now().UnixNano(), time.Now()); !errors.Is(err, errProtocol) {
 			t.Errorf("%s: handle reply: got %v, want a protocol error", name, err)
 		}
 		if c.valid {
@@ -82,7 +82,7 @@ func TestInvalidClockReplies(t *testing.T) {
 	var c peerClock
 	sent := c.newProbe(time.Now()).GetClockProbe().GetSent()
 	// The peer cannot have kept the probe longer than the whole round trip.
-	if err := c.handleReply(&mapsyncv1.ClockReply{ProbeSent: sent, Clock: 1 << 60}, time.Now(), time.Now()); err != nil || c.valid {
+	if err := c.handleReply(&mapsyncv1.ClockReply{ProbeSent: sent, Clock: 1 << 60}, time.Now().UnixNano(), time.Now()); err != nil || c.valid {
 		t.Errorf("impossible sample: got error %v, sample stored: %v, want no error and false", err, c.valid)
 	}
 	for range maxPendingProbes {

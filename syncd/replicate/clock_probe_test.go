@@ -75,21 +75,21 @@ func TestClockIsMeasuredBeforeFirstRecord(t *testing.T) {
 func TestInvalidClockReplyEndsStream(t *testing.T) {
 	var c peerClock
 	now := time.Unix(0, 1<<61)
-	if err := c.handleReply(&mapsyncv1.ClockReply{}, now, now); !errors.Is(err, errProtocol) {
+	if err := c.handleReply(&mapsyncv1.ClockReply{}, now.UnixNano(), now); !errors.Is(err, errProtocol) {
 		t.Errorf("reply without a probe: got %v, want a protocol error", err)
 	}
 	ask := func() uint64 { return c.newProbe(now).GetClockProbe().GetSent() }
-	if err := c.handleReply(&mapsyncv1.ClockReply{ProbeSent: ask(), Clock: maxClock, Received: maxClock}, now, time.Now()); err != nil || !c.valid {
+	if err := c.handleReply(&mapsyncv1.ClockReply{ProbeSent: ask(), Clock: maxClock, Received: maxClock}, now.UnixNano(), time.Now()); err != nil || !c.valid {
 		t.Errorf("reply with the highest clock: got %v, want no error", err)
 	}
-	if err := c.handleReply(&mapsyncv1.ClockReply{ProbeSent: ask(), Clock: maxClock + 1, Received: maxClock}, now, time.Now()); !errors.Is(err, errProtocol) {
+	if err := c.handleReply(&mapsyncv1.ClockReply{ProbeSent: ask(), Clock: maxClock + 1, Received: maxClock}, now.UnixNano(), time.Now()); !errors.Is(err, errProtocol) {
 		t.Errorf("reply with a clock above the maximum: got %v, want a protocol error", err)
 	}
 	// A round trip of 0 is valid.
 	c = peerClock{}
 	sent := ask()
 	at := c.pending[0].sentAt
-	if err := c.handleReply(&mapsyncv1.ClockReply{ProbeSent: sent, Clock: 1 << 61, Received: 1 << 61}, now, at); err != nil || !c.valid || c.offset != 0 || c.roundTrip != 0 {
+	if err := c.handleReply(&mapsyncv1.ClockReply{ProbeSent: sent, Clock: 1 << 61, Received: 1 << 61}, now.UnixNano(), at); err != nil || !c.valid || c.offset != 0 || c.roundTrip != 0 {
 		t.Errorf("reply with a round trip of 0: got %v, %+v, want no error and a valid sample with offset 0 and round trip 0", err, c)
 	}
 	sent = ask()
@@ -97,7 +97,7 @@ func TestInvalidClockReplyEndsStream(t *testing.T) {
 	// The offset includes half of the round trip, without the time at the peer.
 	reply := &mapsyncv1.ClockReply{ProbeSent: sent, Received: 1<<61 + 1000, Clock: 1<<61 + 1400}
 	c.valid = false
-	if err := c.handleReply(reply, now, at.Add(1000)); err != nil || c.roundTrip != 600 || c.offset != 1700 {
+	if err := c.handleReply(reply, now.UnixNano(), at.Add(1000)); err != nil || c.roundTrip != 600 || c.offset != 1700 {
 		t.Errorf("reply: got error %v, round trip %d, offset %d, want round trip 600 and offset 1700", err, c.roundTrip, c.offset)
 	}
 	if a, b := ask(), ask(); b != a+1 {

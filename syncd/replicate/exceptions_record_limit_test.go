@@ -106,7 +106,7 @@ func TestClockOffsetsOfConnectedPeers(t *testing.T) {
 	all["x"].stream.clock.addSample(time.Second, time.Millisecond, time.Now())
 	all["y"].stream.clock.addSample(time.Second, time.Millisecond, time.Now())
 	all["y"].stream.up = false
-	if list := r.ClockOffsets(); len(list) != 1 || list[0] != (ClockOffset{"x", time.Second}) {
+	if list := r.ClockOffsets(); len(list) != 1 || list[0] != (ClockOffset{Node: "x", Offset: time.Second}) {
 		t.Errorf("clock offsets: got %v, want x with %s only", list, time.Second)
 	}
 }

@@ -86,7 +86,7 @@ func (in *inboundMap) infer(a *table.Absence, filtered *table.Coverage) (deleted
 	a.Covered = func(key, value []byte) bool { return filtered.Has(key) || !own.peerCanHold(key, value) }
 	c := in.m.table.NewCursor(0)
 	defer c.Close()
-	now := in.stream.r.opt.Now().UnixNano()
+	now := in.stream.r.opt.TableTime()
 	for more := true; more; {
 		in.m.table.Update(func(tx *table.Tx) {
 			var n int

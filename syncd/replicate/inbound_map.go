@@ -147,7 +147,7 @@ type inboundMap struct {
 	answer *table.Coverage
 	// remoteOptions are the options of table.Tx.Remote for the batch.
 	remoteOptions table.RemoteOptions
-	// now is the wall clock of the merge in Unix nanoseconds.
+	// now is the time of the merge: see Options.TableTime.
 	now int64
 	// times converts between the peer's wall clock and the clocks of this node's kernel.
 	times schema.Times

@@ -42,10 +42,9 @@ func (in *inboundMap) merge(b *wire.Batch) (mergeResult, error) {
 	in.result = mergeResult{head: in.tableHead}
 	if b.DeltaCount > 0 {
 		// The clocks are read once for each batch, before the table is locked.
-		now := in.stream.r.opt.Now()
 		// One time for all deltas also keeps the limit of versions the same for all of them.
-		in.now = now.UnixNano()
-		in.maxVersion = in.latestVersion(now)
+		in.now = in.stream.r.opt.TableTime()
+		in.maxVersion = in.latestVersion(in.stream.r.opt.Now())
 		// Touch moves the records to the tail of the order, so that the sweep after a full sync or
 		// a repair finds the records that the peer did not send. Requested batches have no records
 		// of the peer itself, so the sweep does not concern them.

@@ -319,7 +319,7 @@ func (s *inboundStream) sendRequests(ctx context.Context, send requestSender) er
 			}
 		}
 		// The clocks drift apart, so the offset is measured as long as the stream lasts.
-		if time.Since(probed) >= s.r.opt.clockProbeInterval {
+		if s.clockProbeDue(probed) {
 			probed = time.Now()
 			if err := s.sendClockProbe(send); err != nil {
 				return err

@@ -130,7 +130,7 @@ func TestClockOffsets(t *testing.T) {
 		t.Errorf("offsets without a measurement: got %v, want none", list)
 	}
 	x.stream.clock.addSample(-time.Second, 0, time.Now())
-	if list := x.r.ClockOffsets(); len(list) != 1 || list[0] != (ClockOffset{"x", -time.Second}) {
+	if list := x.r.ClockOffsets(); len(list) != 1 || list[0] != (ClockOffset{Node: "x", Offset: -time.Second}) {
 		t.Errorf("offsets: got %v, want x with %s only", list, -time.Second)
 	}
 	x.stream.up = false

@@ -90,9 +90,15 @@ type Options struct {
 	IncarnationMismatch func(node string)
 	// Logger receives the log lines of streams. Nil discards them.
 	Logger *slog.Logger
-	// Now returns the wall clock. The clock should not be set while the node runs, because peers
-	// measure its offset. Nil: time.Now.
+	// Now returns the wall clock. If the clock is set, the caller calls ClockStepped. Nil: time.Now.
 	Now func() time.Time
+	// TableTime returns the time of the tables in nanoseconds. No step of the wall clock changes it. Nil: Now.
+	TableTime func() int64
+	// WallOffset returns Now minus TableTime in nanoseconds. Nil: 0.
+	WallOffset func() int64
+	// Unsynchronised reports whether the clock of Now is not synchronised. Peers use it only to name the wrong
+	// one of two clocks. Nil: false.
+	Unsynchronised func() bool
 	// Times converts between the clocks of the kernel and Now. It is called for each batch. Nil: no
 	// clock of the kernel is available, as for maps without time stamps.
 	Times func() schema.Times
@@ -142,6 +148,16 @@ func (o *Options) complete() error {
 	}
 	if o.Now == nil {
 		o.Now = time.Now
+	}
+	if o.TableTime == nil {
+		now := o.Now
+		o.TableTime = func() int64 { return now().UnixNano() }
+	}
+	if o.WallOffset == nil {
+		o.WallOffset = func() int64 { return 0 }
+	}
+	if o.Unsynchronised == nil {
+		o.Unsynchronised = func() bool { return false }
 	}
 	if o.Times == nil {
 		o.Times = func() schema.Times { return schema.Times{} }

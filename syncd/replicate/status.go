@@ -167,7 +167,7 @@ func (s *inboundStream) status(maps map[string]*localMap) PeerStatus {
 	defer s.mu.Unlock()
 	st := PeerStatus{
 		Peer: Peer{s.peer.Node, s.peer.Incarnation, s.addr}, Connected: s.up, Since: s.since, Error: errorText(s.err),
-		ProtocolVersion: s.version, ClockOffset: s.clock.offset, RoundTrip: s.clock.roundTrip,
+		ProtocolVersion: s.version, ClockOffset: s.clock.offsetFrom(s.r.opt.WallOffset()), RoundTrip: s.clock.roundTrip,
 	}
 	if at := s.lastContact.Load(); at != 0 {
 		st.LastContact = time.Unix(0, at)

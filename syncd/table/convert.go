@@ -93,7 +93,7 @@ func (w *conversion) finish() {
 	for s := w.from.meta(unversioned).next; s != unversioned; s = w.from.meta(s).next {
 		w.record(s)
 	}
-	w.to.skew = w.from.skew
+	w.to.skew, w.to.clock = w.from.skew, w.from.clock
 	w.to.unheld.overflow = w.from.unheld.some() // its hashes are those of the other layout
 	w.from.owners.keepIDs = false
 	w.to.tx.SetGone(w.from.owners.gone)

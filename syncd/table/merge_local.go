@@ -152,7 +152,7 @@ func (t *Table) change(c *Change, s uint32) Outcome {
 		// than changes whose events have not arrived yet.
 		t.noteLateChange(c, s)
 		return Stale
-	case v > m.version:
+	case v > m.version || (c.Time >= m.seen && t.withdrawn(m)):
 	case c.Time >= m.seen:
 		// The change is later than all evidence, so it must win. A peer may have raised the record's
 		// version above the local clock.

@@ -31,7 +31,7 @@ func (t *Table) remote(d *Delta, now int64, opt RemoteOptions) Outcome {
 		return Refused
 	}
 	// The sender's clock may be ahead. Later local writes must still get higher versions.
-	t.skew.raise(int64(d.Version)-now, now, int64(t.opt.MaxSkew))
+	t.skew.raise(int64(d.Version)-now-t.clock.offset, now, int64(t.opt.MaxSkew))
 	h, s := t.findForChange(d.Key)
 	if s == 0 && d.Delete && opt.Touch && t.isForgottenEarly(d) {
 		return Stale

@@ -51,6 +51,8 @@ type Stats struct {
 	Scanned, ScanFound uint64
 	// Refreshed counts changes without a significant difference that were sent because of Options.Refresh.
 	Refreshed uint64
+	// Withdrawn counts records of this incarnation that Withdraw gave a new version.
+	Withdrawn uint64
 	// Unsent counts changes without a significant difference that were kept and not sent yet.
 	Unsent uint64
 	// Unsettled counts new keys that were not reread until stable because Options.SettleKeys others were

@@ -63,8 +63,10 @@ type Options struct {
 	// sent.
 	Refresh time.Duration
 	// MaxSkew limits how far a peer's record may move the versions of this node's writes ahead of its
-	// clock. A write of the same key always wins over that record. Zero: no limit.
+	// clock. Peers refuse records that are ahead of their clocks by more than twice that. A write of the same key always wins over that record. Zero: no limit.
 	MaxSkew time.Duration
+	// WallOffset is the wall clock minus the time of the table, in nanoseconds: see Tx.FollowClock.
+	WallOffset int64
 	// SettleKeys is the highest number of new keys that the table rereads until their in-place changes have
 	// settled. Each of them costs 24 bytes meanwhile. Zero: none.
 	SettleKeys int
@@ -181,6 +183,8 @@ type Table struct {
 	admitted int
 	// skew is the lead of the peers' versions over the local clock.
 	skew skew
+	// clock relates the times of the table to the wall clock.
+	clock wallClock
 	// cursors has all open cursors, those of groups included. unlink moves them off
 	// a record that moves.
 	cursors []*Cursor
@@ -306,7 +310,7 @@ func New(o Options) (*Table, error) {
 	if t.max == 0 {
 		t.max = maxRecords
 	}
-	t.tx.t = t
+	t.tx.t, t.clock.offset = t, o.WallOffset
 	t.initSlab(o.KeySize, o.ValueSize, o.MaxEntries)
 	t.index.init()
 	t.digester.init(&t.opt)

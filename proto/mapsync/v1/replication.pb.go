@@ -2275,9 +2275,12 @@ type ClockReply struct {
 	// Time at which the sender received the probe.
 	Received uint64 `protobuf:"fixed64,2,opt,name=received,proto3" json:"received,omitempty"`
 	// Time at which the sender sent this reply.
-	Clock         uint64 `protobuf:"fixed64,3,opt,name=clock,proto3" json:"clock,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Clock uint64 `protobuf:"fixed64,3,opt,name=clock,proto3" json:"clock,omitempty"`
+	// The sender's kernel reports that its clock is not synchronised. It only helps to name the wrong one of
+	// two clocks.
+	Unsynchronised bool `protobuf:"varint,4,opt,name=unsynchronised,proto3" json:"unsynchronised,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *ClockReply) Reset() {
@@ -2329,6 +2332,13 @@ func (x *ClockReply) GetClock() uint64 {
 		return x.Clock
 	}
 	return 0
+}
+
+func (x *ClockReply) GetUnsynchronised() bool {
+	if x != nil {
+		return x.Unsynchronised
+	}
+	return false
 }
 
 // Batch is a section of the order of changes of one map.
@@ -2962,13 +2972,14 @@ const file_mapsync_v1_replication_proto_rawDesc = "" +
 	"\bMapEnded\x12\x10\n" +
 	"\x03map\x18\x01 \x01(\rR\x03map\x12-\n" +
 	"\x06reason\x18\x02 \x01(\x0e2\x15.mapsync.v1.EndReasonR\x06reason\"\v\n" +
-	"\tHeartbeat\"]\n" +
+	"\tHeartbeat\"\x85\x01\n" +
 	"\n" +
 	"ClockReply\x12\x1d\n" +
 	"\n" +
 	"probe_sent\x18\x01 \x01(\x06R\tprobeSent\x12\x1a\n" +
 	"\breceived\x18\x02 \x01(\x06R\breceived\x12\x14\n" +
-	"\x05clock\x18\x03 \x01(\x06R\x05clock\"\xc2\x02\n" +
+	"\x05clock\x18\x03 \x01(\x06R\x05clock\x12&\n" +
+	"\x0eunsynchronised\x18\x04 \x01(\bR\x0eunsynchronised\"\xc2\x02\n" +
 	"\x05Batch\x12\x10\n" +
 	"\x03map\x18\x01 \x01(\rR\x03map\x12/\n" +
 	"\x06origin\x18\x02 \x01(\v2\x17.mapsync.v1.IncarnationR\x06origin\x12+\n" +
