@@ -76,6 +76,9 @@ func (p *problems) local(m *daemon.MapStatus) {
 	if m.Failed > 0 {
 		p.add("map", m.Name, fmt.Sprintf("%d entries do not go into the kernel map (%d records for %d entries)", m.Failed, m.Live, m.MaxEntries))
 	}
+	for _, user := range m.FormerUsers {
+		p.add("map", m.Name, user+", which the current map has replaced: restart it, its changes do not reach peers")
+	}
 	for _, name := range m.UndetectedPrograms {
 		p.add("map", m.Name, "only scans find the writes of program "+name)
 	}

@@ -57,7 +57,7 @@ type result struct {
 }
 
 // runLoad serves at an address, and answers each line of its input: a request with a result, and "server" with what the
-// service has done.
+// service has done, after the kernel has ended all connections.
 func runLoad(address string) error {
 	s, err := listen(address)
 	if err != nil {
@@ -70,6 +70,9 @@ func runLoad(address string) error {
 	for lines := bufio.NewScanner(os.Stdin); lines.Scan(); {
 		var answer any
 		if lines.Text() == "server" {
+			if err := awaitEnds(); err != nil {
+				return err
+			}
 			answer = s.total()
 		} else {
 			var r request

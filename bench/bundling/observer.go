@@ -80,7 +80,7 @@ func (tableObserver) close() error { return nil }
 
 // awaitSums waits until an observer has these sums.
 func awaitSums(ctx context.Context, o observer, want map[string]trace.Sums) error {
-	const limit = 20 * time.Second
+	const limit = 2 * time.Minute
 	var got map[string]trace.Sums
 	for until := time.Now().Add(limit); time.Now().Before(until); {
 		var err error

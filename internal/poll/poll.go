@@ -7,6 +7,8 @@ package poll
 
 import (
 	"fmt"
+	"os"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -16,6 +18,26 @@ import (
 // machine. It is shorter than the slow fallbacks of syncd, for example retries after 30 s, so that
 // a fallback cannot conceal a failure.
 const Limit = 20 * time.Second
+
+// maxBusy is the maximum factor by which a busy machine lengthens a limit.
+const maxBusy = 10
+
+// busy returns how many times longer a task takes than on an idle machine. Tests replace it.
+var busy = busyMachine
+
+// busyMachine is the number of tasks that want to run for each CPU, now and in the last minute, at least 1. A virtual machine of
+// the tests does not see the load of its host, which also emulates it.
+func busyMachine() float64 {
+	least := 1.0
+	if kernel := os.Getenv("MAPSYNC_KERNEL"); kernel != "" && kernel != "native" {
+		least = 3
+	}
+	var load, five, fifteen, running float64
+	if text, err := os.ReadFile("/proc/loadavg"); err == nil {
+		_, _ = fmt.Sscanf(string(text), "%g %g %g %g/", &load, &five, &fifteen, &running) // without a number: 0
+	}
+	return max(least, max(load, running)/float64(runtime.NumCPU()))
+}
 
 // The pause between two checks is a 16th of the time since the first one, within these bounds. While a condition does not
 // hold yet, the pause is at least as long as the check was, so that slow checks use at most half of the time.
@@ -31,13 +53,18 @@ func Eventually(t testing.TB, what string, ok func() bool, explain ...func() any
 	Within(t, Limit, what, ok, explain...)
 }
 
-// Within is Eventually with another limit. It checks at least once at or after the limit.
+// Within is Eventually with another limit. It checks at least once at or after the limit. While more tasks want to run than the
+// machine has CPUs, the limit is longer by that factor.
 func Within(t testing.TB, limit time.Duration, what string, ok func() bool, explain ...func() any) {
 	t.Helper()
+	least := limit
 	for began := time.Now(); ; {
 		checked := time.Since(began)
 		if ok() {
 			return
+		}
+		if checked >= limit {
+			limit = max(limit, time.Duration(float64(least)*min(busy(), maxBusy)))
 		}
 		if checked >= limit {
 			t.Fatalf("%s: not within %v%s", what, limit, explanation(explain))

@@ -2,11 +2,40 @@ package poll
 
 import (
 	"fmt"
+	"os"
 	"runtime"
 	"testing"
 	"testing/synctest"
 	"time"
 )
+
+func TestMain(m *testing.M) {
+	busy = func() float64 { return 1 }
+	os.Exit(m.Run())
+}
+
+// TestWithinOnBusyMachine checks that the limit grows with the load of the machine, up to the maximum.
+func TestWithinOnBusyMachine(t *testing.T) {
+	defer func(was func() float64) { busy = was }(busy)
+	synctest.Test(t, func(t *testing.T) {
+		for load, limit := range map[float64]time.Duration{1: time.Second, 4: 4 * time.Second, 100: maxBusy * time.Second} {
+			busy = func() float64 { return load }
+			for _, holds := range []time.Duration{limit, limit + 1} {
+				failure := ""
+				if holds > limit {
+					failure = "n1 is ready: not within " + limit.String()
+				}
+				ok := after(holds, false)
+				check(t, fmt.Sprintf("load %g, condition that holds after %v", load, holds), func(t testing.TB) {
+					Within(t, time.Second, "n1 is ready", ok)
+				}, failure, limit, limit)
+			}
+		}
+	})
+	if got := busyMachine(); got < 1 {
+		t.Errorf("load of this machine: got %g, want at least 1", got)
+	}
+}
 
 // recorder is a test that records its failure.
 type recorder struct {

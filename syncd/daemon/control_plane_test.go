@@ -198,7 +198,7 @@ func testControlPlaneWrites(t *testing.T, attach capture.Attach, typ ebpf.MapTyp
 // TestEvictionsByControlPlaneAreNoDeletes: writes by bpf(2) evict the entries of an LRU map, whose owner may still use them. Scans
 // find them gone, and the peer keeps them.
 func TestEvictionsByControlPlaneAreNoDeletes(t *testing.T) {
-	const entries, more = 200, 2000
+	const entries, chunk, most = 200, 50, 40_000
 	for _, offer := range capture.Probe(controlMethods()...) {
 		for _, typ := range []ebpf.MapType{ebpf.LRUHash, ebpf.LRUCPUHash} {
 			t.Run(fmt.Sprintf("%s/%s", offer.Attach, typ), func(t *testing.T) {
@@ -209,7 +209,7 @@ func TestEvictionsByControlPlaneAreNoDeletes(t *testing.T) {
 				one, two := filepath.Join(dir, "one"), filepath.Join(dir, "two")
 				spec := ebpf.MapSpec{Name: "ct", Type: typ, KeySize: 8, ValueSize: 16, MaxEntries: 2 * entries}
 				m1 := pinnedAs(t, one, &spec)
-				spec.MaxEntries = 2 * more
+				spec.MaxEntries = 2 * most
 				m2 := pinnedAs(t, two, &spec)
 				n1, n2 := newNode(t, 1, "ct="+one), newNode(t, 2, "ct="+two)
 				n1.attach = offer.Attach
@@ -227,9 +227,14 @@ func TestEvictionsByControlPlaneAreNoDeletes(t *testing.T) {
 				}
 				c.do("update", 0, entries, 1)
 				poll.Eventually(t, "the peer has the entries", func() bool { return held(m2) == entries })
-				c.do("update", entries, more, 1)
-				if n := held(m1); n > entries/2 {
-					t.Fatalf("entries that stay in the full map: got %d, want at most %d", n, entries/2)
+				// The kernel keeps entries in use, which those are that syncd has reread. The new entries are in use, too: the
+				// second write of an entry is a use. How many writes evict the entries depends on the CPUs that make them.
+				for first := uint64(entries); held(m1) > entries/2; first += chunk {
+					if first > most {
+						t.Fatalf("entries that stay in the full map after %d writes: got %d, want at most %d", first, held(m1), entries/2)
+					}
+					c.do("update", first, chunk, 1)
+					c.do("update", first, chunk, 2)
 				}
 				scans := func() uint64 { return n1.status().Maps[0].Scan.Scans }
 				last := scans()

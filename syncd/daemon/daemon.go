@@ -326,6 +326,7 @@ func (d *Daemon) Run(ctx context.Context) error {
 	g.Go(func() error { return newNotifier(d.log).run(ctx, d.alive) })
 	g.Go(func() error { return d.watchLosses(ctx) })
 	g.Go(func() error { return d.watchPrograms(ctx) })
+	g.Go(func() error { return d.watchFormerMaps(ctx) })
 	g.Go(func() error { return d.replicator.Run(ctx) })
 	g.Go(func() error { return d.followMembers(ctx) })
 	g.Go(func() error { return d.credentials.Run(ctx) })

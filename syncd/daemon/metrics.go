@@ -48,6 +48,7 @@ var (
 	mapWrites      = desc("map_kernel_writes_total", "Entries written to the kernel map, by operation.", "map", "operation")
 	mapWriteFail   = desc("map_kernel_write_failures_total", "Failed writes to the kernel map, by cause; each attempt counts.", "map", "cause")
 	mapConverted   = desc("map_conversions_total", "Conversions of a map's table to another layout.", "map")
+	mapFormerUsers = desc("map_former_users", "Programs and processes that use a map that the current one has replaced.", "map")
 	mapUndetected  = desc("map_undetected_programs", "Programs whose writes to the map only scans find.", "map")
 	mapUnconverted = desc("map_unconverted_entries_total", "Entries dropped because they do not fit the new layout of their map.", "map")
 	mapRereads     = desc("map_rereads_total", "Rereads of keys from the kernel map: new keys until they are stable, and keys with uncertain order.", "map")
@@ -201,7 +202,11 @@ func (s sink) replica(m *replica) {
 		kernel = *m.kernel
 	}
 	conversions, unconverted, undetected := m.conversions, m.unconverted, len(m.undetected)
+	formerUsers, formerKnown := len(m.former.users), !m.former.unknown
 	m.mu.Unlock()
+	if formerKnown {
+		s.gauge(mapFormerUsers, float64(formerUsers), m.name)
+	}
 	if m.daemon.programs.known.Load() {
 		s.gauge(mapUndetected, float64(undetected), m.name)
 	}

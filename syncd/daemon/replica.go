@@ -73,6 +73,7 @@ type replica struct {
 	exempt bool // a reload added it to a ready node, and it was not ready since
 
 	undetected []string // programs whose writes to the kernel map no hook detects, with type and id
+	former     formerMaps
 
 	conversions, unconverted uint64 // number of converted tables, and of entries that did not fit
 

@@ -76,6 +76,7 @@ func (m *replica) attach(ctx context.Context, event kmap.Event, fail context.Can
 	if err != nil {
 		return err
 	}
+	m.followMap(event.ID)
 	m.log.Info("map attached", "id", event.ID, "entries", n, "load_seconds", time.Since(began).Seconds(),
 		"read", opened.AccessMethods().Read, "write", opened.AccessMethods().Write)
 	if err := m.replicate(t, s, opened.Info()); err != nil {

@@ -119,6 +119,9 @@ type MapStatus struct {
 	// UndetectedProblem is why they are not known at present.
 	UndetectedPrograms []string `json:"undetected_programs,omitempty"`
 	UndetectedProblem  string   `json:"undetected_programs_problem,omitempty"`
+	// FormerUsers are programs and processes that use a kernel map that the current one has replaced. Their changes do not reach
+	// peers.
+	FormerUsers []string `json:"former_map_users,omitempty"`
 
 	Scan *ScanStatus `json:"scan,omitempty"`
 
@@ -257,6 +260,7 @@ func (m *replica) status() MapStatus {
 	defer m.mu.Unlock()
 	s := MapStatus{Name: m.name, Ref: m.ref.String(), State: m.state, Deletes: config.DeletesOwner}
 	s.UndetectedPrograms, s.UndetectedProblem = slices.Clone(m.undetected), m.daemon.programsProblem()
+	s.FormerUsers = slices.Clone(m.former.users)
 	if m.daemon.config.DeletesAny(m.name) {
 		s.Deletes = config.DeletesAny
 	}

@@ -275,6 +275,48 @@ func TestSyncerRereads(t *testing.T) {
 	}
 }
 
+// TestRereadIsAsOldAsItsBegin: the data plane changes a key while syncd takes the time of a reread. The event of the change has
+// an earlier time. Whether the event arrives after the reread or gets lost, the record has the value that the map has.
+func TestRereadIsAsOldAsItsBegin(t *testing.T) {
+	tab, m := newTable(t, table.Options{}), openMap(t, newKernelMap(t, hashSpec(testKey, testValue, 10)), Options{})
+	var written int64 // time of the change
+	key, old := entry(1, 1, testKey, testValue)
+	_, value := entry(1, 2, testKey, testValue)
+	s, err := NewSyncer(tab, m, SyncerOptions{Now: func() int64 {
+		if written == 0 {
+			written = time.Now().UnixNano()
+			if err := m.m.Put(key, value); err != nil {
+				t.Error(err)
+			}
+		}
+		return time.Now().UnixNano()
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := m.m.Put(key, old); err != nil {
+		t.Fatal(err)
+	}
+	written = -1
+	tab.Update(func(tx *table.Tx) {
+		tx.Local(&table.Change{Key: key, Value: old, Time: time.Now().UnixNano(), Context: table.ContextPacket})
+		tx.RequestReread(key)
+	})
+	written = 0
+	if n, err := s.reread(); n != 1 || err != nil {
+		t.Fatalf("reread: got %d keys, error %v, want 1", n, err)
+	}
+	b := &syncFixture{t: t, tab: tab}
+	for _, when := range []string{"after the reread", "after the event of the change"} {
+		if rec, _ := b.record(1); !bytes.Equal(rec.Value, value) {
+			t.Errorf("value %s: got %x, want %x as in the map", when, rec.Value, value)
+		}
+		tab.Update(func(tx *table.Tx) {
+			tx.Local(&table.Change{Key: key, Value: value, Time: written, Context: table.ContextPacket})
+		})
+	}
+}
+
 // TestSyncerRefill checks that a new kernel map is filled from the table.
 func TestSyncerRefill(t *testing.T) {
 	tab := newTable(t, table.Options{})

@@ -68,6 +68,35 @@ func TestOwnerRequestTokens(t *testing.T) {
 	}
 }
 
+// TestResendClearsAllDeliveries: the receiver requests a resend, and the stream breaks before its end. The receiver then
+// resumes with either token that it may have got last, and gets the records again.
+func TestResendClearsAllDeliveries(t *testing.T) {
+	for i, which := range []string{"the token before the last one", "the last token"} {
+		o := newOutboundFixture(t, func(m *mapsyncv1.MapSubscription) { m.Owners.Orphaned = true })
+		addAllOwners(o)
+		o.sendPending()
+		o.requestOwners(&mapsyncv1.OwnerRequest{Serial: 2, Orphaned: true, Nodes: []string{"c"}})
+		o.sendPending()
+		delivered := o.m.owners.deliveries
+		if len(delivered) != 2 || delivered[0].token == delivered[1].token {
+			t.Fatalf("deliveries: got %+v, want two", delivered)
+		}
+		token := delivered[i].token
+		o.requestOwners(&mapsyncv1.OwnerRequest{Serial: 3, Orphaned: true, Nodes: []string{"c"}, Resend: true})
+		o.step()
+		was := o.m
+		o.takeSent()
+		o.subscribe(func(m *mapsyncv1.MapSubscription) {
+			m.Resume = &mapsyncv1.Resume{
+				Incarnation: o.r.opt.Self.Incarnation, Generation: was.m.generation, Position: was.sentPosition.Load(),
+			}
+			m.Owners = &mapsyncv1.OwnerRequest{Serial: 4, Orphaned: true, Nodes: []string{"c"}, Token: token}
+		})
+		was.close()
+		o.expectSent(which, "resumed, requested[3 4], owners sent 4, [] end")
+	}
+}
+
 // TestBackfillBatchesAreCounted checks that the batches of a backfill are counted and set lastSent.
 func TestBackfillBatchesAreCounted(t *testing.T) {
 	o := newOutboundFixture(t)
