@@ -39,7 +39,7 @@ func TestDeleteBeforeRecordOfNewMap(t *testing.T) {
 // another write.
 func TestDeleteBeforeRecordNeedsEvidence(t *testing.T) {
 	for event, want := range map[string]string{
-		"delete k - reread 0":   "w v2000 a90",
+		"delete k - reread 0": "w v2000 a90",
 		"evict k - packet 0":  "w v2000 a90",
 		"delete x - packet 0": "w v2000 a90",
 	} {
