@@ -33,6 +33,7 @@ func TestNoWakeUpIsLost(t *testing.T) {
 		changers.Go(func() { r.changeOften(uint64(id)) })
 	}
 	changers.Wait()
+	// The sleep leaves the processor to the sleepers, and wakes none of them.
 	for end := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
 		st := r.tab.Stats()
 		if st.Dirty == 0 && st.PendingRereads == 0 && st.Applied == st.Head {
@@ -57,6 +58,7 @@ func (r *rig) changeOften(id uint64) {
 		})
 		r.tab.Update(func(tx *Tx) { tx.RequestReread(key) })
 		if random.IntN(5) == 0 {
+			// The pause lets the sleepers fall asleep between two changes.
 			time.Sleep(time.Duration(random.IntN(200)) * time.Microsecond)
 		}
 	}
