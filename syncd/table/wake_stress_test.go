@@ -29,18 +29,27 @@ func TestNoWakeUpIsLost(t *testing.T) {
 	})
 	background.Go(func() { r.sleep(r.writeInTwoSteps, stop) })
 	background.Go(func() { r.sleep(r.rereadInTwoSteps, stop) })
-	for id := range 3 {
-		changers.Go(func() { r.changeOften(uint64(id)) })
+	// The last notification of each round is the one that matters.
+	for round := range uint64(100) {
+		for id := range uint64(3) {
+			changers.Go(func() { r.changeOften(3*round + id) })
+		}
+		changers.Wait()
+		r.awaitNoWork()
 	}
-	changers.Wait()
-	// The sleep leaves the processor to the sleepers, and wakes none of them.
-	for end := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
+}
+
+// awaitNoWork waits until the sleepers have done all work. It wakes none of them.
+func (r *rig) awaitNoWork() {
+	r.Helper()
+	// The sleep leaves the processor to the sleepers.
+	for end := time.Now().Add(10 * time.Second); ; time.Sleep(20 * time.Microsecond) {
 		st := r.tab.Stats()
 		if st.Dirty == 0 && st.PendingRereads == 0 && st.Applied == st.Head {
 			return
 		}
 		if time.Now().After(end) {
-			t.Fatalf("work without a wake-up: got %d dirty, %d rereads, applied %d of %d, want none and all",
+			r.Fatalf("work without a wake-up: got %d dirty, %d rereads, applied %d of %d, want none and all",
 				st.Dirty, st.PendingRereads, st.Applied, st.Head)
 		}
 	}
@@ -50,10 +59,10 @@ func TestNoWakeUpIsLost(t *testing.T) {
 func (r *rig) changeOften(id uint64) {
 	random := rand.New(rand.NewPCG(id, 1))
 	key := make([]byte, keySize)
-	for i := range 400 {
+	for i := range uint64(4) {
 		binary.NativeEndian.PutUint16(key, uint16(random.IntN(50)))
 		r.tab.Update(func(tx *Tx) {
-			d := Delta{Key: key, Value: pad("v", valueSize), Version: Version(1000 + uint64(i)*3 + id), Owner: tx.Intern(peer)}
+			d := Delta{Key: key, Value: pad("v", valueSize), Version: Version(1000 + 4*id + i), Owner: tx.Intern(peer)}
 			tx.Remote(&d, 0, RemoteOptions{})
 		})
 		r.tab.Update(func(tx *Tx) { tx.RequestReread(key) })
