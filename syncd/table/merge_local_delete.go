@@ -5,6 +5,9 @@ package table
 func (t *Table) localDelete(c *Change, h, s uint32) Outcome {
 	if s == 0 {
 		t.noteAbsent(h, c.Time, c.CPU)
+		if c.Context != ContextReread {
+			t.replaced.note(c.Key, nil, false)
+		}
 		if t.loading != nil {
 			t.loading.noteDelete(c)
 		}

@@ -9,7 +9,8 @@ package table
 //
 // If the map is new, it never had the old records. syncd refills it with them. A new map still takes
 // precedence for the keys that it holds, and for keys that were changed in it since. Such a change stays a
-// record of this incarnation even if a peer holds the same value. Under the peer's version it would look
+// record of this incarnation even if a peer holds the same value, and a delete of a key that had no record yet
+// stays a delete. Under the peer's version it would look
 // like a record that refilled the map.
 //
 // The local content gets a version just above the peer's version. It wins over the old record, but not over
@@ -17,7 +18,7 @@ package table
 func (t *Table) mergeOwn(d *Delta, h, s uint32, now int64) (o Outcome, done bool) {
 	current := d.Owner == selfID
 	if s == 0 {
-		if !current && !t.sameMap(d.Key) {
+		if !current && !t.sameMap(d.Key) && !t.replaced.deleted(d.Key) {
 			return 0, false
 		}
 	} else if m := t.meta(s); !t.isNewer(d, m) {
@@ -61,9 +62,10 @@ func (t *Table) sameMap(key []byte) bool { return t.opt.SameMap && !t.unheld.has
 
 // mergeAbsentOwn enters a record of this node whose key has no local record.
 func (t *Table) mergeAbsentOwn(d *Delta, h uint32, now int64) Outcome {
-	// In an LRU map a missing key counts as evicted, not as deleted. So does one that was handed over.
+	// In an LRU map a missing key counts as evicted, unless an event has reported its delete. So does one that was handed
+	// over.
 	kept := d.Owner != selfID && t.deltaHandedOver(d)
-	evicted := !d.Delete && (kept || t.opt.LRU && !t.opt.EvictionDeletes)
+	evicted := !d.Delete && !t.replaced.deleted(d.Key) && (kept || t.opt.LRU && !t.opt.EvictionDeletes)
 	// A record of this incarnation expires at once, so it needs no admission.
 	if evicted && d.Owner != selfID && !t.admits(d.Owner, now) {
 		t.stats.Rejected++

@@ -1,11 +1,13 @@
 package table
 
 // replacedLoads has the local content of keys whose records other nodes have replaced since the start. It exists from
-// BeginLoad until Adopt is done. A record of another node replaces an unversioned record, because nothing shows which of
+// BeginLoad until Adopt is done, also if another map replaces the loaded one meanwhile. A record of another node replaces an unversioned record, because nothing shows which of
 // them is newer. If a peer then sends a higher record of an earlier incarnation of this node, the local content was written
 // after both, so that the result does not depend on the order in which peers send the two.
 //
-// An absence in the loaded map is not noted: the load may have skipped the key. Convert forgets all content.
+// An event that reports the delete of a key without a record is noted, too: events report only deletes that succeeded, so
+// that the map held the key. An absence in the loaded map is not noted: the load may have skipped the key. Convert forgets
+// all content.
 type replacedLoads struct {
 	// of has the content by key.
 	of map[string]replacedLoad
@@ -53,6 +55,12 @@ func (r *replacedLoads) change(key, value []byte) {
 	if _, known := r.of[string(key)]; known {
 		r.note(key, value, false)
 	}
+}
+
+// deleted reports whether an event has reported the delete of a key, and the key has no record of a later change.
+func (r *replacedLoads) deleted(key []byte) bool {
+	old, known := r.of[string(key)]
+	return known && old.value == nil
 }
 
 // forget removes the content of a key.

@@ -34,7 +34,10 @@ func (tx *Tx) RequestRereadOfDelete(key []byte) {
 	}
 	if _, s := tx.t.find(key); s != 0 {
 		tx.t.meta(s).flags |= flagDeleteSeen
-	} else if l := tx.t.loading; l != nil {
+		return
+	}
+	tx.t.replaced.note(key, nil, false)
+	if l := tx.t.loading; l != nil {
 		l.noteDelete(&Change{Key: key, Context: ContextSyscall})
 	}
 }

@@ -347,6 +347,12 @@ func (t *Table) View(fn func(*Tx)) {
 // Subscribe sends on ch after each Update that changed something. It never blocks. ch should have a
 // capacity of 1: one pending notification stands for any number of changes. After cancel has returned, no
 // further notification is sent. cancel may be called more than once.
+//
+// No wake-up is lost if the subscriber subscribes first, then examines the table under its lock, and then
+// receives from ch. A change before that examination is visible to it. Update sends after a later change,
+// and if ch has no room, the notification in ch is still to be received. View sends nothing, so that fn of
+// View must not create work. The syncer, the streams and the Replicator also examine everything at
+// least every two seconds, so that a lost wake-up would delay work and not stop it.
 func (t *Table) Subscribe(ch chan<- struct{}) (cancel func()) {
 	t.subMu.Lock()
 	defer t.subMu.Unlock()

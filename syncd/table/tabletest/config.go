@@ -25,6 +25,8 @@ type config struct {
 	cut, partitions, oneWay, gossip              bool
 	clocks, resend, jumps, filters               bool
 	restartChance                                float64 // of a node that is down at the end
+
+	shared sharedFaults
 }
 
 // newRun creates the cluster of a seed. The order of the draws is part of the meaning of a seed.
@@ -33,6 +35,7 @@ func newRun(t *testing.T, seed uint64, o *SimulationOptions, tables *Tables) *si
 	r.World = NewWorld(t, tables, NodeNames(r.size())...)
 	r.Model = &Model{world: r.World}
 	r.drawConfig()
+	r.drawSharedFaults()
 	for i := range r.keySpace() {
 		// All load balancers write a key without a home. The model then checks only that nodes agree.
 		k := modelKey{home: -1}
@@ -47,6 +50,7 @@ func newRun(t *testing.T, seed uint64, o *SimulationOptions, tables *Tables) *si
 	if o.DeletesAny {
 		r.configureDeletes()
 	}
+	r.configureSharedFaults()
 	return r
 }
 

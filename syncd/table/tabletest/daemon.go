@@ -143,7 +143,12 @@ func (d *Daemon) attach() {
 		d.tab.Update(func(tx *table.Tx) { tx.BeginScan(d.n.world.Now) })
 	default:
 		d.how = loadRefill
-		d.tab.Update((*table.Tx).Refill)
+		o := n.opt
+		o.LRU, o.MaxEntries = n.lru, n.room
+		d.tab.Update(func(tx *table.Tx) {
+			tx.SetMap(o)
+			tx.Refill()
+		})
 	}
 	if n.world.Model != nil && (d.how == loadRefill || (d.how == loadFirst && !same)) {
 		n.world.Model.mapReplaced(n)
@@ -339,6 +344,7 @@ func (d *Daemon) upkeep() {
 		}
 		tx.RequeueFailed(d.n.burst)
 	})
+	d.expireTakenOver()
 	after := d.stats()
 	if n := int(after.EvictionsExpired - before.EvictionsExpired); n > 0 {
 		d.n.world.moves += n

@@ -124,10 +124,10 @@ func (m *Model) wrote(n *Node, key int, v Value, gone, reported bool) {
 		k.written, k.last, k.gone, k.unreported, k.at, k.refilled = true, v, gone, !reported, m.numbers, 0
 		k.closeToLast, k.when = m.closeToLast(k), m.world.Now
 		// An entry may return if it is deleted from another map before all peers have sent their
-		// records. This also holds if the daemon no longer waits for the peers and has no record of
-		// the key. The same holds for an entry that is deleted without an event before the daemon has
+		// records, and no event reports that, or the daemon no longer waits for the peers and has no record
+		// of the key. The same holds for an entry that is deleted without an event before the daemon has
 		// written it into a new map: its absence proves nothing yet.
-		k.mayRevert = gone && n.Daemon != nil && ((n.Daemon.awaitsRecords(key) && n.Daemon.how == loadFirst && !n.Daemon.inStateFile) ||
+		k.mayRevert = gone && n.Daemon != nil && ((n.Daemon.awaitsRecords(key) && !n.Daemon.inStateFile && (!reported || n.Daemon.state == stateReplicating)) ||
 			(!reported && n.Daemon.unwritten(key)))
 		// A table that treats the key as evicted does not look for it. If a write of another CPU has
 		// about the same time as the eviction, the eviction may count as the later one.
@@ -314,7 +314,7 @@ func (m *Model) checkAdoption(d *Daemon, late bool) {
 			}
 			p.tab.View(func(tx *table.Tx) {
 				// A delete whose key the peer cannot convert is not sent.
-				if tx.Get(m.world.keys[key][:], &r) && r.Version != 0 && !r.Inferred && r.Position <= l.completeTo && !(r.Delete && m.world.filtered) {
+				if tx.Get(m.world.keys[key][:], &r) && sendable(&r) && r.Position <= l.completeTo && !(r.Delete && m.world.filtered) {
 					m.world.fail(fmt.Errorf("%s adopts %s although %s has sent it", d.n.Name, m.world.name(key), p.n.Name))
 				}
 			})

@@ -111,7 +111,7 @@ func (a *totals) add(r *simulation) {
 		for name, n := range map[string]uint64{
 			"restored": st.Restored, "evicted": st.Evictions, "evictions expired": st.EvictionsExpired, "displaced": st.Displaced, "swept": st.Swept,
 			"refreshed": st.Refreshed, "expired": st.Expired, "acknowledged": st.Acknowledged, "replaced": st.Replaced, "repeated": st.DeletesResent, "expired early": st.ExpiredEarly, "scan found": st.ScanFound,
-			"audits": st.Audits, "stale": st.LocalStale + st.RemoteStale, "refused writes": st.WriteFailed,
+			"taken over expired": st.TakeoversExpired, "audits": st.Audits, "stale": st.LocalStale + st.RemoteStale, "refused writes": st.WriteFailed,
 		} {
 			a.counts[name] += int(n)
 		}

@@ -12,6 +12,7 @@ import (
 func (r *simulation) step() {
 	r.advanceTime()
 	n := r.Nodes[r.rand.IntN(len(r.Nodes))]
+	r.sharedFault(n)
 	switch x := r.rand.IntN(100); {
 	case x < r.config.workPercent:
 		r.stepLoadBalancer(n)
