@@ -67,6 +67,7 @@ static __always_inline void report(void *ctx, __u32 kind, enum op op, bool kprob
 {
 	struct watch *w = watch_of(id);
 	struct slot *s, *base;
+	struct caller caller;
 	enum context context;
 	__u32 level;
 
@@ -86,6 +87,10 @@ static __always_inline void report(void *ctx, __u32 kind, enum op op, bool kprob
 		s->own++;
 		if (!emit_own)
 			goto out;
+	}
+	if (op == OP_DELETE && context == CTX_SYSCALL) {
+		set_caller(&caller);
+		value = &caller;
 	}
 	emit(ctx, s, kind * LEVELS + level, id, w, op, context, key, value);
 out:

@@ -145,6 +145,8 @@ func (m *replica) tableOptions(info *kmap.Info, s *schema.Schema) table.Options 
 		MaxSkew:         m.daemon.config.MaxClockAhead / 2, // so that peers accept this node's records
 		EvictionDeletes: m.daemon.config.EvictionDeletes,
 		DeletesAny:      m.daemon.config.DeletesAny(m.name),
+		HoldClears:      m.daemon.config.HoldsClears(m.name),
+		ClearUse:        m.daemon.config.RefreshInterval + m.daemon.config.ScanInterval,
 		LRU:             isLRU(info),
 		MaxEntries:      info.MaxEntries,
 		EvictedTTL:      m.daemon.config.EvictedTTL,

@@ -38,6 +38,8 @@ type SyncerOptions struct {
 	// Now is the wall clock in nanoseconds. It must have the same fixed offset from the monotonic
 	// clock as capture uses. Nil: [time.Now].
 	Now func() int64
+	// Ended reports whether a process has ended, for the detection of clears. Nil: it is not known.
+	Ended func(table.Process) bool
 	// Logger receives messages when writes start to fail and when they recover. Nil: discarded.
 	Logger *slog.Logger
 }
@@ -326,6 +328,9 @@ func (s *Syncer) upkeep(now time.Time) {
 	}
 	for more := true; more; {
 		s.t.Update(func(tx *table.Tx) { more = tx.ExpireTakenOver(s.opts.Now(), chunk) })
+	}
+	for more := true; more; {
+		s.t.Update(func(tx *table.Tx) { more = tx.SettleDeletes(s.opts.Now(), s.opts.Ended, chunk) })
 	}
 	failed := s.t.Stats().Failed
 	s.logFailureChange(failed)

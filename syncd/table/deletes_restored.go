@@ -6,6 +6,9 @@ func (t *Table) ownedByLivePeer(m *meta) bool {
 	return !m.is(flagUnversioned) && !o.ours && !o.gone
 }
 
+// protected reports whether a delete of the record by bpf(2) on this node does not replicate.
+func (t *Table) protected(m *meta) bool { return !t.opt.DeletesAny && t.ownedByLivePeer(m) }
+
 // restoreDeleted makes the writer restore a deleted entry. If the delete is from a reread that may be
 // outdated, the key is reread instead.
 func (t *Table) restoreDeleted(c *Change, s uint32) Outcome {

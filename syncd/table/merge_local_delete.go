@@ -33,12 +33,14 @@ func (t *Table) localDelete(c *Change, h, s uint32) Outcome {
 		return t.evictUnseen(c, s)
 	}
 	switch {
-	case c.Context < ContextSyscall, t.opt.DeletesAny:
+	case c.Context < ContextSyscall, t.opt.DeletesAny && (!t.opt.HoldClears || m.is(flagUnversioned)):
 	case m.is(flagUnversioned):
 		return t.deleteUnversioned(c, s)
 	// Only the data plane of this node may delete a record of a live peer. The writer restores the entry.
-	case t.ownedByLivePeer(m):
+	case t.protected(m):
 		return t.restoreDeleted(c, s)
+	case t.opt.HoldClears && (t.stats.Live >= minClear || t.clears.held > 0):
+		return t.holdDelete(c, s)
 	}
 	return t.change(c, s)
 }

@@ -138,7 +138,7 @@ func (t *Table) replaces(d *Delta, s uint32, how Replace) bool {
 func (t *Table) kernelDiffers(d *Delta, s uint32) bool {
 	m := t.meta(s)
 	// An evicted entry has left the kernel map. The entry of a released tombstone may still be in it.
-	inKernel := (m.live() || m.is(flagReleased)) && !m.is(flagEvicted)
+	inKernel := (m.live() || m.is(flagReleased)) && !m.is(flagEvicted|flagHeld)
 	if d.Delete || !inKernel {
 		return inKernel == d.Delete
 	}

@@ -99,6 +99,10 @@ type Options struct {
 	// DeletesAny makes the delete of a peer's record by bpf(2) on this node a delete like one by the data
 	// plane: it replicates. So does the absence of the entry that a reread shows.
 	DeletesAny bool
+	// HoldClears makes deletes by bpf(2) that would replicate wait until SettleDeletes enters them. See clears.go.
+	HoldClears bool
+	// ClearUse is the time after a change for which an entry counts as used, for the detection of a clear.
+	ClearUse time.Duration
 	// TakeoverExpiry is the time after which ExpireTakenOver deletes unchanged entries without an armed timer.
 	// It must exceed the time in which a change in place is found and sent. Zero: never.
 	TakeoverExpiry time.Duration
@@ -215,6 +219,8 @@ type Table struct {
 	earlyDeletes earlyDeletes
 	// settling has the new keys that are reread until they are stable.
 	settling settling
+	// clears has the deletes that wait.
+	clears clears
 	// scan is the state of the current scan.
 	scan scan
 	// takeover is the state of ExpireTakenOver.
