@@ -34,6 +34,7 @@ func (d *Daemon) watchMaps(ctx context.Context) error {
 		for _, m := range d.replicas() {
 			m.adopt()
 			m.expireUnwritten()
+			m.logClear()
 		}
 		d.checkReadiness()
 		if now := d.publish(); now.Ready != last.Ready || len(now.Unproven) != len(last.Unproven) {
