@@ -73,6 +73,8 @@ type clears struct {
 	queue fifo[heldDelete]
 	// absent has the records of earlier incarnations without an entry, until the initial sync ends. See holdAbsent.
 	absent fifo[heldDelete]
+	// absentDecided is true while the records in absent are being deleted, or, with absentCleared, restored.
+	absentDecided, absentCleared bool
 	// held is the number of records with flagHeld.
 	held int
 	// used and again are the numbers of elements in queue with these fields.
@@ -90,6 +92,8 @@ type clears struct {
 	latest int64
 	// active is true from the detection of a clear until its entries are restored. ending is true once it has ended.
 	active, ending bool
+	// decided is true if an operator has decided that the entries of an active clear stay.
+	decided bool
 	// clear is the latest clear.
 	clear Clear
 }
@@ -214,8 +218,7 @@ func (tx *Tx) SettleDeletes(now int64, ended func(Process) bool, limit int) (mor
 	if t.settleAbsent(limit) {
 		return true
 	}
-	if x.queue.len() == 0 {
-		x.active, x.ending = false, false
+	if x.queue.len() == 0 && !x.active {
 		return false
 	}
 	if x.active {
@@ -263,15 +266,26 @@ func (t *Table) settleClear(now int64, ended func(Process) bool, limit int) (mor
 			t.restoreHeld(e.slot)
 		}
 	}
-	x.active, x.ending, x.clear.Restored = false, false, true
+	x.endClear()
 	return false
+}
+
+// endClear ends an active clear after its entries were restored.
+func (x *clears) endClear() {
+	x.clear.Restored = true
+	if x.decided {
+		x.clear = Clear{}
+	}
+	x.active, x.ending, x.decided = false, false, false
 }
 
 // restoreHeld makes the writer restore the entry of a delete that waits.
 func (t *Table) restoreHeld(s uint32) {
 	t.markDirty(s)
 	t.moveTail(s)
-	t.meta(s).flags |= flagCleared
+	if !t.clears.decided {
+		t.meta(s).flags |= flagCleared
+	}
 	t.stats.Cleared++
 }
 

@@ -41,10 +41,12 @@ func (t *Table) settleAbsent(limit int) (more bool) {
 	if x.absent.len() == 0 || t.stats.Unversioned > 0 || t.replaced.of != nil {
 		return false
 	}
-	if !x.active && t.absentIsClear() {
-		x.active, x.ending = true, true
-		x.clear = Clear{At: x.absent.peek().when, Entries: x.held}
-		t.stats.Clears++
+	if !x.absentDecided {
+		x.absentDecided, x.absentCleared = true, t.absentIsClear()
+		if x.absentCleared {
+			x.clear = Clear{At: x.absent.peek().when, Entries: x.absent.len()}
+			t.stats.Clears++
+		}
 	}
 	for ; x.absent.len() > 0; limit-- {
 		if limit == 0 {
@@ -53,14 +55,16 @@ func (t *Table) settleAbsent(limit int) (more bool) {
 		e := x.absent.pop()
 		switch {
 		case !t.isHeld(&e):
-		case x.ending:
+		case x.absentCleared:
 			t.restoreHeld(e.slot)
 		default:
 			t.deleteAbsent(e.slot)
 		}
 	}
-	x.clear.Restored = x.clear.Restored || x.ending
-	x.active, x.ending = x.active && !x.ending, false
+	if x.absentCleared {
+		x.clear.Restored = true
+	}
+	x.absentDecided, x.absentCleared = false, false
 	return false
 }
 
