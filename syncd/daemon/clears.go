@@ -64,7 +64,7 @@ func (m *replica) logClear() {
 			"hint", "`syncd clears release "+m.name+"` deletes the entries on all nodes, `syncd clears restore "+m.name+"` keeps them and ends the problem")...)
 	}
 	if c.At != 0 && c.Restored && !(c.At == last.At && last.Restored) {
-		m.log.Warn("entries restored after a clear", attrs...)
+		m.log.Info("entries restored after a clear", attrs...)
 	}
 }
 

@@ -14,9 +14,9 @@ const (
 	deleteDelay = int64(2 * time.Second)
 	// longDelay is the longest time that a delete waits while deletes of more than a quarter of the entries arrive.
 	longDelay = int64(3500 * time.Millisecond)
-	// clearQuiet is the time without further deletes after which a clear has ended. maxClear is the longest time from the
+	// clearEnds is the time without further deletes after which a clear has ended. maxClear is the longest time from the
 	// beginning of a clear until its entries are restored.
-	clearQuiet = int64(2 * time.Second)
+	clearEnds = int64(2 * time.Second)
 	maxClear   = int64(30 * time.Second)
 	// clearCallers is the number of processes that are distinguished at a time.
 	clearCallers = 8
@@ -253,7 +253,7 @@ func (t *Table) settleClear(now int64, ended func(Process) bool, limit int) (mor
 	if !x.ending {
 		x.clear.Entries = x.held
 		gone := ended != nil && x.clear.Caller.ID != 0 && ended(x.clear.Caller.Process)
-		if !gone && now-x.latest < clearQuiet && now-x.clear.At < maxClear {
+		if !gone && now-x.latest < clearEnds && now-x.clear.At < maxClear {
 			return false
 		}
 		x.ending = true

@@ -11,9 +11,9 @@ const (
 
 // evidence is what the table has about deletes that wait.
 type evidence struct {
-	// deleted is the number of the entries. survivors is the number of other entries that were there at the first delete and
+	// deleted is the number of the entries. left is the number of other entries that were there at the first delete and
 	// whose delete would replicate.
-	deleted, survivors int
+	deleted, left int
 	// used is the number of deleted entries that had changed shortly before. again is the number of those that a former
 	// clear by caller had deleted.
 	used, again int
@@ -28,7 +28,7 @@ type evidence struct {
 func (e *evidence) isClear() bool {
 	known := e.caller.ID != 0
 	switch {
-	case e.deleted < minClear || 20*e.survivors > e.deleted:
+	case e.deleted < minClear || 20*e.left > e.deleted:
 		return false
 	case known && !e.ended && 2*e.again >= e.deleted:
 		return false // the process goes on, and has deleted the same entries again
@@ -44,7 +44,7 @@ func (e *evidence) isClear() bool {
 func (t *Table) clearEvidence(first *heldDelete, ended func(Process) bool) *evidence {
 	x := &t.clears
 	e := &evidence{deleted: x.held, used: x.used, again: x.again, visible: t.usesChange()}
-	e.survivors = max(0, t.eligible()-x.held-int(x.joined-first.joined))
+	e.left = max(0, t.eligible()-x.held-int(x.joined-first.joined))
 	most := 0
 	for i := range x.callers {
 		if n := x.callers[i].n; n > most {

@@ -101,7 +101,7 @@ func (t *Table) absentIsClear() bool {
 			}
 		}
 	}
-	e.survivors = max(0, own-e.deleted)
+	e.left = max(0, own-e.deleted)
 	if e.visible && 10*e.used < e.deleted {
 		return false
 	}
