@@ -17,7 +17,7 @@ const (
 	// clearEnds is the time without further deletes after which a clear has ended. maxClear is the longest time from the
 	// beginning of a clear until its entries are restored.
 	clearEnds = int64(2 * time.Second)
-	maxClear   = int64(30 * time.Second)
+	maxClear  = int64(30 * time.Second)
 	// clearCallers is the number of processes that are distinguished at a time.
 	clearCallers = 8
 )
@@ -51,8 +51,8 @@ type Clear struct {
 
 // heldDelete is a delete that waits.
 type heldDelete struct {
-	// when is the wall clock in nanoseconds of the delete.
-	when int64
+	// when is the wall clock in nanoseconds of the delete, and since that at which it began to wait.
+	when, since int64
 	// version is the version of the record at that time. The delete counts only if the record still has it and flagHeld.
 	version Version
 	// slot may have another record by now.
@@ -88,6 +88,8 @@ type clears struct {
 	}
 	// caller is the process of the latest event of a delete.
 	caller Caller
+	// passed is the value of since up to which the deletes are not a clear.
+	passed int64
 	// latest is the wall clock in nanoseconds at which the latest delete began to wait.
 	latest int64
 	// active is true from the detection of a clear until its entries are restored. ending is true once it has ended.
@@ -122,14 +124,14 @@ func (t *Table) holdDelete(c *Change, s uint32) Outcome {
 	t.clearDirty(s)
 	t.invalidateReadings(s)
 	e := heldDelete{
-		when: c.Time, version: m.version, slot: s, joined: x.joined, context: c.Context, caller: x.callerIndex(caller),
+		when: c.Time, since: max(t.now, c.Time), version: m.version, slot: s, joined: x.joined, context: c.Context, caller: x.callerIndex(caller),
 		used:  c.Time-int64(m.version) <= int64(t.opt.ClearUse),
 		again: m.is(flagCleared) && caller.ID != 0 && caller.Process == x.clear.Caller.Process,
 	}
 	m.noteEvidence(c)
 	m.flags = m.flags&^(flagEntry|flagWritten) | flagHeld
 	x.held++
-	x.latest = max(x.latest, t.now, c.Time)
+	x.latest = max(x.latest, e.since)
 	x.push(e)
 	if again {
 		t.requestReread(s)
@@ -229,16 +231,19 @@ func (tx *Tx) SettleDeletes(now int64, ended func(Process) bool, limit int) (mor
 	if now-x.latest < deleteDelay/4 && x.held >= minClear && 4*x.held > t.eligible() {
 		wait = longDelay
 	}
-	if now-first.when < wait {
+	if now-first.since < wait && first.since > x.passed {
 		return false
 	}
-	if e := t.clearEvidence(&first, ended); e.isClear() {
-		x.active = true
-		x.clear = Clear{At: first.when, Entries: x.held, Caller: e.caller}
-		t.stats.Clears++
-		return t.settleClear(now, ended, limit)
+	if first.since > x.passed {
+		if e := t.clearEvidence(&first, ended); e.isClear() {
+			x.active = true
+			x.clear = Clear{At: first.when, Entries: x.held, Caller: e.caller}
+			t.stats.Clears++
+			return t.settleClear(now, ended, limit)
+		}
+		x.passed = now - deleteDelay
 	}
-	for ; x.queue.len() > 0 && now-x.queue.peek().when >= deleteDelay; limit-- {
+	for ; x.queue.len() > 0 && x.queue.peek().since <= x.passed; limit-- {
 		if limit == 0 {
 			return true
 		}

@@ -56,7 +56,21 @@ func (t *Table) clearEvidence(first *heldDelete, ended func(Process) bool) *evid
 }
 
 // usesChange reports whether a use of an entry changes its record: it has a volatile field, and refreshes are sent.
-func (t *Table) usesChange() bool { return t.opt.Significant != nil && t.opt.Refresh > 0 }
+func (t *Table) usesChange() bool {
+	if t.opt.Refresh == 0 {
+		return false
+	}
+	for i, significant := range t.opt.Significant {
+		carried := byte(0xff)
+		if t.opt.Carried != nil {
+			carried = t.opt.Carried[i]
+		}
+		if carried&^significant != 0 {
+			return true
+		}
+	}
+	return false
+}
 
 // eligible returns the number of live records whose delete would replicate and that the kernel map holds, or whose
 // delete waits.

@@ -16,6 +16,12 @@ func visibleUse(o *Options) {
 	o.Refresh, o.Significant = 10*time.Second, []byte{0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0}
 }
 
+// wholeValues are the options of a map without volatile fields, and with a byte that is not replicated.
+func wholeValues(o *Options) {
+	visibleUse(o)
+	o.Carried = o.Significant
+}
+
 // clearRig has n own entries, changed at startTime.
 type clearRig struct{ *rig }
 
@@ -81,6 +87,7 @@ func TestClearIsRestored(t *testing.T) {
 		ends bool
 	}{
 		"young process, idle entries":                {at: idle, by: young},
+		"young process, idle entries, whole values":  {at: idle, by: young, opt: []func(*Options){wholeValues}},
 		"young process, visible use":                 {at: later, by: young, opt: []func(*Options){visibleUse}},
 		"old process, entries in use":                {at: later, by: collector},
 		"old process that ends":                      {at: idle, by: collector, ends: true},
@@ -130,6 +137,18 @@ func TestCollectorIsNotHeld(t *testing.T) {
 			r.want("k7", fmt.Sprintf("- v%d a100", c.at+7))
 		})
 	}
+}
+
+// TestDecisionHoldsForAllDueDeletes: the deletes of a collector are entered in several calls. The last ones are of entries
+// in use, and are no clear by themselves.
+func TestDecisionHoldsForAllDueDeletes(t *testing.T) {
+	r := newClearRig(t, 2000)
+	for i := 1850; i < 2000; i++ {
+		r.local(Accepted, idle-5*second+int64(i), fmt.Sprintf("update k%d w process 0", i))
+	}
+	r.clear(0, 2000, idle, collector)
+	r.settle(idle+second, idle+4*second, nil)
+	r.wantLive(0, 0, 0)
 }
 
 // TestNewEntriesHideNoClear: entries that the load balancer writes after its clear do not count as left out.
