@@ -67,6 +67,7 @@ static __always_inline void report(void *ctx, __u32 kind, enum op op, bool kprob
 {
 	struct watch *w = watch_of(id);
 	struct slot *s, *base;
+	struct caller caller;
 	enum context context;
 	__u32 level;
 
@@ -90,6 +91,10 @@ static __always_inline void report(void *ctx, __u32 kind, enum op op, bool kprob
 	/* A program may write the value that the entry has, which changes nothing. */
 	if (!kprobe && w->uses && op == OP_UPDATE && context <= CTX_PROCESS)
 		note_use(kind, w, key, false);
+	if (op == OP_DELETE && context == CTX_SYSCALL) {
+		set_caller(&caller);
+		value = &caller;
+	}
 	emit(ctx, s, kind * LEVELS + level, id, w, op, context, key, value);
 out:
 	leave(base);

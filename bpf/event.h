@@ -18,8 +18,8 @@
 #define ALIGN8(n) (((n) + 7) & ~7U)
 
 /* Operations and contexts: the values of table.Op and table.Context. An event with OP_KEYS has the
- * keys of entries that bpf(2) may have changed: their number in 8 bytes, then the keys without
- * padding. syncd rereads them. An event with OP_DELETED_KEYS is the same for a call that deletes.
+ * keys of entries that bpf(2) may have changed: their number in 8 bytes, the caller, then the keys
+ * without padding. syncd rereads them. An event with OP_DELETED_KEYS is the same for a call that deletes.
  * An event with OP_LOOKUP has the key of an entry that a program has looked up. */
 enum op { OP_UPDATE, OP_DELETE, OP_EVICT, OP_KEYS, OP_DELETED_KEYS, OP_LOOKUP };
 enum context { CTX_PACKET, CTX_PROCESS, CTX_SYSCALL, CTX_OWN };
@@ -68,6 +68,14 @@ struct event {
 	__u16 cpu;
 	__u8 slot;
 	__u8 op_context; /* op << 4 | context */
+};
+
+/* caller is the process of a delete by bpf(2). It follows the key, or stands before the keys of a call. Mirrored by
+ * syncd/capture/event.go. */
+struct caller {
+	__u32 process; /* in the initial PID namespace */
+	__u32 age_ms;  /* time since it started, at most 2^32 - 1 */
+	__u64 start;   /* ns since boot, suspend included */
 };
 
 /* slot is the memory in which one program builds its event on one CPU at one nesting level. It also
@@ -241,7 +249,7 @@ static __always_inline void begin_event(struct slot *s, __u32 slot, __u32 id, en
 
 /* emit sends the change in s to user space. It uses a sequence number before the attempt, so user
  * space detects a gap if the attempt fails. key and value are kernel addresses. value is NULL for
- * operations without a value. */
+ * operations without a value. For a delete, it is NULL or the caller. */
 static __always_inline void emit(void *ctx, struct slot *s, __u32 slot, __u32 id,
 				 const struct watch *w, enum op op, enum context context,
 				 const void *key, const void *value)
@@ -256,7 +264,7 @@ static __always_inline void emit(void *ctx, struct slot *s, __u32 slot, __u32 id
 		goto lost;
 	len = sizeof(s->event) + padded;
 	if (value) {
-		value_size = READ_SIZE(w->value_size);
+		value_size = op == OP_UPDATE ? READ_SIZE(w->value_size) : sizeof(struct caller);
 		if (value_size > MAX_VALUE)
 			goto lost;
 		BOUND(padded, MAX_KEY);

@@ -29,6 +29,9 @@ struct files_struct {
 #define MAX_KEY_EVENTS 256
 #define EVENT_KEYS_BYTES 4096
 
+/* The bytes before the keys: their number, and the caller. */
+#define CALL_HEAD (8 + sizeof(struct caller))
+
 /* The kernel's error for an operation that a map does not support. */
 #define ENOTSUPP 524
 
@@ -127,11 +130,12 @@ static __always_inline bool emit_some_keys(void *ctx, struct slot *s, __u32 slot
 
 	begin_event(s, slot, id, op, CTX_SYSCALL);
 	*(__u64 *)s->data = n;
+	set_caller((void *)(s->data + 8));
 	BOUND(bytes, EVENT_KEYS_BYTES);
-	if (bpf_probe_read_user(s->data + 8, bytes, keys))
+	if (bpf_probe_read_user(s->data + CALL_HEAD, bytes, keys))
 		goto lost;
-	len = sizeof(s->event) + 8 + bytes;
-	BOUND(len, sizeof(s->event) + 8 + EVENT_KEYS_BYTES);
+	len = sizeof(s->event) + CALL_HEAD + bytes;
+	BOUND(len, sizeof(s->event) + CALL_HEAD + EVENT_KEYS_BYTES);
 	if (!output(ctx, &s->event, len))
 		return true;
 lost:

@@ -66,6 +66,22 @@ static __always_inline bool in_bpf_write(void)
 	return in_bpf_call(regs, compat) && writes_a_map(call_argument(regs, 0, compat));
 }
 
+struct task_struct___start {
+	__u64 start_boottime;
+} __attribute__((preserve_access_index));
+
+/* set_caller sets c to the current process. */
+static __always_inline void set_caller(struct caller *c)
+{
+	struct task_struct___start *leader = (void *)current_process();
+	__u64 age;
+
+	c->process = bpf_get_current_pid_tgid() >> 32;
+	c->start = BPF_CORE_READ(leader, start_boottime);
+	age = (bpf_ktime_get_boot_ns() - c->start) / 1000000;
+	c->age_ms = age < 0xffffffff ? age : 0xffffffff;
+}
+
 /* The programs that run in a task are in a chain, of which task_struct has the last one. */
 struct bpf_run_ctx {
 } __attribute__((preserve_access_index));

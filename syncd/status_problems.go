@@ -79,6 +79,9 @@ func (p *problems) local(m *daemon.MapStatus) {
 	for _, user := range m.FormerUsers {
 		p.add("map", m.Name, user+", which the current map has replaced: restart it, its changes do not reach peers")
 	}
+	if c := m.Clear; c != nil {
+		p.add("map", m.Name, clearProblem(m.Name, c))
+	}
 	for _, name := range m.UndetectedPrograms {
 		p.add("map", m.Name, "only scans find the writes of program "+name)
 	}
@@ -94,6 +97,20 @@ func (p *problems) local(m *daemon.MapStatus) {
 	if m.Unsent > 0 {
 		p.add("map", m.Name, fmt.Sprintf("%d entries cannot be sent to any peer", m.Unsent), shown(m.Exceptions, m.Unsent)...)
 	}
+}
+
+// clearProblem describes a clear of a map.
+func clearProblem(name string, c *daemon.ClearStatus) string {
+	by := "an unknown process"
+	if c.Process != 0 {
+		by = fmt.Sprintf("process %d", c.Process)
+	}
+	state := "and are being restored"
+	if c.Restored {
+		state = "and are restored"
+	}
+	return fmt.Sprintf("%d entries were cleared by %s at %s %s; `syncd clears release %s` deletes them on all nodes, `syncd clears restore %s` keeps them",
+		c.Entries, by, c.At.Format(time.RFC3339), state, name, name)
 }
 
 func (p *problems) peer(s *daemon.PeerStatus) {

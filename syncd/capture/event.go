@@ -3,6 +3,7 @@ package capture
 import (
 	"encoding/binary"
 	"fmt"
+	"time"
 
 	"mapsync/syncd/table"
 )
@@ -30,7 +31,8 @@ type event struct {
 	slot    uint8
 	op      table.Op
 	context table.Context
-	data    []byte // key and value, each padded to 8 bytes; of a call of bpf(2) the number of keys, and the keys
+	caller  table.Caller // of a delete by bpf(2); zero: unknown
+	data    []byte       // key and value, each padded to 8 bytes; of a call of bpf(2) the number of keys, and the keys
 }
 
 // ofCall reports whether the event has keys that a call of bpf(2) may have changed.
@@ -65,6 +67,10 @@ func (e *event) fill(c *table.Change, keySize, valueSize int, wallOffset int64) 
 	if e.op == table.OpUpdate {
 		want += align8(valueSize)
 	}
+	if e.op == table.OpDelete && e.context == table.ContextSyscall && len(e.data) >= want+callerSize {
+		e.caller = parseCaller(e.data[want:])
+		want += callerSize
+	}
 	// A perf record ends with up to 7 bytes of padding.
 	if len(e.data) < want || len(e.data) > want+7 {
 		return fmt.Errorf("event of map %d carries %d bytes, its entries need %d",
@@ -79,11 +85,24 @@ func (e *event) fill(c *table.Change, keySize, valueSize int, wallOffset int64) 
 	return nil
 }
 
-// keys returns the keys of an event of a call, one after the other. It refers to the memory of e.
+// callerSize is the size of struct caller in bpf/event.h, in bytes.
+const callerSize = 16
+
+// parseCaller decodes the process of a delete.
+func parseCaller(data []byte) table.Caller {
+	return table.Caller{
+		Process: table.Process{ID: binary.NativeEndian.Uint32(data), Start: int64(binary.NativeEndian.Uint64(data[8:]))},
+		Age:     time.Duration(binary.NativeEndian.Uint32(data[4:])) * time.Millisecond,
+	}
+}
+
+// keys returns the keys of an event of a call, one after the other, and sets e.caller. It refers to the memory of e.
 func (e *event) keys(keySize int) ([]byte, error) {
-	if len(e.data) >= 8 {
+	const head = 8 + callerSize
+	if len(e.data) >= head {
 		n := binary.NativeEndian.Uint64(e.data)
-		if keys := e.data[8:]; n <= uint64(len(keys)/keySize) && len(keys)-int(n)*keySize <= 7 {
+		e.caller = parseCaller(e.data[8:])
+		if keys := e.data[head:]; n <= uint64(len(keys)/keySize) && len(keys)-int(n)*keySize <= 7 {
 			return keys[:int(n)*keySize], nil
 		}
 	}

@@ -2,7 +2,9 @@ package capture
 
 import (
 	"bytes"
+	"encoding/binary"
 	"testing"
+	"time"
 
 	"mapsync/syncd/table"
 
@@ -40,6 +42,31 @@ func FuzzEvent(f *testing.F) {
 	})
 }
 
+// oneCaller is the process 258, which started 2 s after the boot and 1 s before the event.
+var oneCaller = binary.NativeEndian.AppendUint64(binary.NativeEndian.AppendUint32(binary.NativeEndian.AppendUint32(nil, 258), 1000), 2_000_000_000)
+
+// TestCallerOfEvent: a delete by bpf(2) may end with its process, also with the padding of a perf record.
+func TestCallerOfEvent(t *testing.T) {
+	want := table.Caller{Process: table.Process{ID: 258, Start: 2_000_000_000}, Age: time.Second}
+	for padding := range 8 {
+		e := event{op: table.OpDelete, context: table.ContextSyscall, data: append(append(make([]byte, 8), oneCaller...), make([]byte, padding)...)}
+		var c table.Change
+		if err := e.fill(&c, 5, 16, 0); err != nil || e.caller != want || len(c.Key) != 5 {
+			t.Errorf("delete with padding %d: got caller %+v, key of %d bytes and error %v, want %+v", padding, e.caller, len(c.Key), err, want)
+		}
+	}
+	calls := event{op: opDeletedKeys, data: append(make([]byte, 8), oneCaller...)}
+	if _, err := calls.keys(5); err != nil || calls.caller != want {
+		t.Errorf("keys of a call: got caller %+v and error %v, want %+v", calls.caller, err, want)
+	}
+	for _, op := range []table.Op{table.OpUpdate, table.OpDelete} {
+		e := event{op: op, context: table.ContextPacket, data: make([]byte, 8+callerSize)}
+		if err := e.fill(new(table.Change), 5, 3, 0); err == nil {
+			t.Errorf("%s of a packet with a caller: got no error, want one", op)
+		}
+	}
+}
+
 // TestKeysOfEvent checks the number of keys against the size of the event.
 func TestKeysOfEvent(t *testing.T) {
 	for _, c := range []struct {
@@ -48,13 +75,14 @@ func TestKeysOfEvent(t *testing.T) {
 		want    int // bytes of keys
 		refused bool
 	}{{count: 0, want: 0}, {count: 2, bytes: 10, want: 10}, {count: 2, bytes: 17, want: 10}, {count: 2, bytes: 18, refused: true}, {count: 3, bytes: 14, refused: true}} {
-		e := event{data: append([]byte{c.count, 0, 0, 0, 0, 0, 0, 0}, make([]byte, c.bytes)...)}
+		data := append([]byte{c.count, 0, 0, 0, 0, 0, 0, 0}, oneCaller...)
+		e := event{data: append(data, make([]byte, c.bytes)...)}
 		keys, err := e.keys(5)
 		if len(keys) != c.want || (err != nil) != c.refused {
 			t.Errorf("%d keys of 5 bytes in %d bytes: got %d bytes, error %v, want %d bytes, refused %t", c.count, c.bytes, len(keys), err, c.want, c.refused)
 		}
 	}
-	if _, err := (&event{data: make([]byte, 7)}).keys(5); err == nil {
+	if _, err := (&event{data: make([]byte, 7+callerSize)}).keys(5); err == nil {
 		t.Error("event without a number of keys: got no error, want an error")
 	}
 	if _, err := (&event{data: bytes.Repeat([]byte{0xff}, 4096)}).keys(5); err == nil {

@@ -165,6 +165,9 @@ func (p *pump) applyRun(tx *table.Tx) {
 			p.stats.Lookups++
 			continue
 		}
+		if e.op == table.OpDelete && e.context == table.ContextSyscall {
+			tx.SetCaller(e.caller)
+		}
 		if p.target.suffix != nil || p.target.keysOnly() && e.op == table.OpUpdate {
 			tx.RequestRereadOfChange(p.target.tableKey(p.change.Key))
 		} else {
@@ -187,6 +190,7 @@ func (p *pump) requestRereads(tx *table.Tx, e *event) {
 	p.stats.ByContext[e.context] += uint64(len(keys) / size)
 	request := tx.RequestRereadOfChange
 	if e.op == opDeletedKeys {
+		tx.SetCaller(e.caller)
 		request = tx.RequestRereadOfDelete
 	}
 	for ; len(keys) > 0; keys = keys[size:] {

@@ -59,6 +59,7 @@ type Config struct {
 	MaxClockAhead   time.Duration `yaml:"max-clock-ahead"`
 	Deletes         []string      `yaml:"deletes"` // MAP=owner or MAP=any
 	NewMap          []string      `yaml:"new-map"` // MAP=table or MAP=map; the default follows deletes
+	Clears          []string      `yaml:"clears"`  // MAP=hold or MAP=replicate
 	EvictionDeletes bool          `yaml:"eviction-deletes"`
 	MaxTombstones   int           `yaml:"max-tombstones"` // 0: twice the map's maximum entries, at least 65536
 	RecordsFactor   float64       `yaml:"max-records-factor"`
@@ -182,7 +183,7 @@ func ParseMap(s string) (Map, error) {
 
 // Validate returns an error that joins all problems of the settings, each with a remedy, or nil.
 func (c *Config) Validate() error {
-	errs := []error{c.validateMaps(), c.validateSchemas(), c.validateAddresses(), c.validateTLS(), c.validateLimits(), c.validateTrust(), c.validateCluster(), c.validateInPlace(), c.validateDeletes(), c.validateNewMap(), c.validateTakeoverExpiry(), c.validateDrainSums(), c.validateMetrics()}
+	errs := []error{c.validateMaps(), c.validateSchemas(), c.validateAddresses(), c.validateTLS(), c.validateLimits(), c.validateTrust(), c.validateCluster(), c.validateInPlace(), c.validateDeletes(), c.validateNewMap(), c.validateClears(), c.validateTakeoverExpiry(), c.validateDrainSums(), c.validateMetrics()}
 	oneOf := func(name, value string, choices ...string) {
 		if !slices.Contains(choices, value) {
 			errs = append(errs, fmt.Errorf("%s %q is unknown: choose %s", name, value, strings.Join(choices, ", ")))

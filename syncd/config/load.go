@@ -72,6 +72,7 @@ func (c *Config) bindReplication(fs *pflag.FlagSet) {
 	fs.DurationVar(&c.MaxClockAhead, "max-clock-ahead", c.MaxClockAhead, "refuse a peer's records that are dated further ahead than this")
 	fs.StringArrayVar(&c.Deletes, "deletes", c.Deletes, "which deletes by bpf(2) replicate, `MAP=any` or MAP=owner: all, or only those of entries that this node owns (repeatable; default: owner)")
 	fs.StringArrayVar(&c.NewMap, "new-map", c.NewMap, "which content of a live peer's entry wins after the load balancer has replaced a map, `MAP=table` or MAP=map: the record, or what the new map holds (repeatable; default: table; map with deletes: any)")
+	fs.StringArrayVar(&c.Clears, "clears", c.Clears, "whether deletes by bpf(2) replicate that clear a map in use, `MAP=hold` or MAP=replicate (repeatable; default: hold, for maps with deletes: any replicate)")
 	fs.BoolVar(&c.EvictionDeletes, "eviction-deletes", c.EvictionDeletes, "replicate an LRU map's evictions as deletes")
 	fs.Float64Var(&c.RecordsFactor, "max-records-factor", c.RecordsFactor, "maximum number of live records of a map, as a multiple of its maximum entries; records of peers above that are rejected")
 	fs.IntVar(&c.MaxTombstones, "max-tombstones", c.MaxTombstones, "maximum number of tombstones of a map; the oldest are removed first (default: twice the map's maximum entries, at least 65536)")

@@ -43,6 +43,7 @@ func (a *admin) controlHandler() http.Handler {
 	mux.HandleFunc("PUT /scans/pause", a.servePauseScans)
 	mux.HandleFunc("DELETE /scans/pause", a.serveResumeScans)
 	mux.HandleFunc("PUT /purge/{map}", a.servePurge)
+	mux.HandleFunc("PUT /clears/{decision}/{map}", a.serveDecideClear)
 	return mux
 }
 

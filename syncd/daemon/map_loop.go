@@ -35,6 +35,7 @@ func (d *Daemon) watchMaps(ctx context.Context) error {
 		for _, m := range d.replicas() {
 			m.adopt()
 			m.expireUnwritten()
+			m.logClear()
 		}
 		d.endDrain()
 		d.checkReadiness()

@@ -72,6 +72,8 @@ type replica struct {
 
 	exempt bool // a reload added it to a ready node, and it was not ready since
 
+	loggedClear table.Clear // the latest clear in the log
+
 	undetected []string // programs whose writes to the kernel map no hook detects, with type and id
 	former     formerMaps
 

@@ -199,7 +199,7 @@ func (m *replica) replicate(t *table.Table, s *schema.Schema, info kmap.Info) er
 }
 
 func (m *replica) startSyncer(ctx context.Context, a *attachment, t *table.Table, fail context.CancelCauseFunc) error {
-	syncer, err := kmap.NewSyncer(t, a.m, kmap.SyncerOptions{Now: m.daemon.clock.now, Uses: a.syncerUses(), Logger: m.log})
+	syncer, err := kmap.NewSyncer(t, a.m, kmap.SyncerOptions{Now: m.daemon.clock.now, Uses: a.syncerUses(), Ended: processEnded, Logger: m.log})
 	if err != nil {
 		return err
 	}

@@ -152,6 +152,8 @@ func (m *replica) tableOptions(info *kmap.Info, s *schema.Schema) table.Options 
 		EvictionDeletes: m.daemon.config.EvictionDeletes,
 		DeletesAny:      m.daemon.config.DeletesAny(m.name),
 		NewMapWins:      m.daemon.config.NewMapWins(m.name),
+		HoldClears:      m.daemon.config.HoldsClears(m.name),
+		ClearUse:        m.daemon.config.RefreshInterval + m.daemon.config.ScanInterval,
 		LRU:             isLRU(info),
 		MaxEntries:      info.MaxEntries,
 		EvictedTTL:      m.daemon.config.EvictedTTL,

@@ -93,7 +93,11 @@ type MapStatus struct {
 	Write      string   `json:"write,omitempty"`
 	InPlace    string   `json:"in_place,omitempty"` // how changes in place are found: hook or scan
 	Deletes    string   `json:"deletes,omitempty"`  // which deletes by bpf(2) replicate: any or owner
+	Clears     string   `json:"clears,omitempty"`   // what happens to a clear of the map: hold or replicate
 	MaxEntries int      `json:"max_entries,omitempty"`
+
+	// Clear is the latest clear of the map, until an operator decides about it.
+	Clear *ClearStatus `json:"clear,omitempty"`
 
 	// InPlaceProblem is why the setting in-place: hook has no effect.
 	InPlaceProblem string `json:"in_place_problem,omitempty"`
@@ -259,6 +263,7 @@ func (m *replica) status() MapStatus {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	s := MapStatus{Name: m.name, Ref: m.ref.String(), State: m.state, Deletes: config.DeletesOwner}
+	s.Clears = m.clears()
 	s.UndetectedPrograms, s.UndetectedProblem = slices.Clone(m.undetected), m.daemon.programsProblem()
 	s.FormerUsers = slices.Clone(m.former.users)
 	if m.daemon.config.DeletesAny(m.name) {
@@ -280,6 +285,7 @@ func (m *replica) status() MapStatus {
 	}
 	if m.table != nil {
 		s.fill(m.table.Stats())
+		s.Clear = clearStatus(latestClear(m.table))
 		s.SumFields = m.schema.SumFields()
 	}
 	return s

@@ -40,6 +40,8 @@ type SyncerOptions struct {
 	Now func() int64
 	// Uses shows uses of entries without a change, for the expiry after a takeover. Nil: each use changes the entry.
 	Uses Uses
+	// Ended reports whether a process has ended, for the detection of clears. Nil: it is not known.
+	Ended func(table.Process) bool
 	// Logger receives messages when writes start to fail and when they recover. Nil: discarded.
 	Logger *slog.Logger
 }
@@ -332,6 +334,9 @@ func (s *Syncer) upkeep(now time.Time) error {
 	}
 	if err := s.expireTakenOver(); err != nil {
 		return err
+	}
+	for more := true; more; {
+		s.t.Update(func(tx *table.Tx) { more = tx.SettleDeletes(s.opts.Now(), s.opts.Ended, chunk) })
 	}
 	s.retry(now)
 	return nil

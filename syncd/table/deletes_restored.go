@@ -16,6 +16,14 @@ func (t *Table) sentByLivePeer(m *meta) bool {
 // related entry has not arrived yet.
 func (tx *Tx) HoldDeletes(held bool) { tx.t.deletesHeld = held }
 
+// deletesAny reports whether Options.DeletesAny has effect.
+func (t *Table) deletesAny() bool { return t.opt.DeletesAny && !t.deletesHeld && !t.drained() }
+
+// protected reports whether a delete of the record by bpf(2) on this node does not replicate.
+func (t *Table) protected(m *meta) bool {
+	return t.keptWhileDrained(m) || (!t.deletesAny() && t.ownedByLivePeer(m))
+}
+
 // restoreDeleted makes the writer restore a deleted entry. If the delete is from a reread that may be
 // outdated, the key is reread instead.
 func (t *Table) restoreDeleted(c *Change, s uint32) Outcome {

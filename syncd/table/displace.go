@@ -167,7 +167,7 @@ func (t *Table) nextVictim(h *ownerGroup) uint32 {
 
 // inKernelMap reports whether the kernel map certainly holds an entry of a live record, perhaps an older one.
 func (m *meta) inKernelMap() bool {
-	if m.is(flagEvicted | flagReread | flagUncertain) {
+	if m.is(flagEvicted | flagReread | flagUncertain | flagHeld) {
 		return false
 	}
 	return !m.is(flagDirty) || m.is(flagEntry)

@@ -23,6 +23,7 @@ func checkInvariants(tb interface {
 	}
 	var st Stats
 	notHeld, sum := make(map[string]int), 0
+	held := 0
 	checkList := func(list uint32, inOrder bool) {
 		last, prev := uint64(0), list
 		for s := t.meta(list).next; s != list; s = t.meta(s).next {
@@ -55,6 +56,12 @@ func checkInvariants(tb interface {
 			if m.is(flagNotHeld|flagEntry) && !m.live() || m.is(flagEntry) && m.is(flagFailed|flagNotHeld|flagEvicted) {
 				tb.Fatalf("slot %d has flags %b, which exclude each other", s, m.flags)
 			}
+			if m.is(flagHeld) {
+				held++
+				if !m.live() || m.is(flagDirty|flagUnversioned) {
+					tb.Fatalf("slot %d has flags %b, its delete waits", s, m.flags)
+				}
+			}
 			if m.is(flagNotHeld) {
 				notHeld[t.owners.list[m.owner].Node]++
 				sum++
@@ -76,6 +83,9 @@ func checkInvariants(tb interface {
 		if d.notHeld != notHeld[node] {
 			tb.Fatalf("%d records of %s are not held, counted %d", notHeld[node], node, d.notHeld)
 		}
+	}
+	if t.clears.held != held {
+		tb.Fatalf("%d deletes wait, counted %d", held, t.clears.held)
 	}
 	if t.notHeld != sum {
 		tb.Fatalf("%d records are not held, counted %d", sum, t.notHeld)

@@ -99,6 +99,9 @@ func (t *Table) localUpdate(c *Change, h, s uint32) Outcome {
 		m.noteEvidence(c)
 		return Unchanged // the data plane has not used it since its owner expired it
 	}
+	if m.is(flagHeld) && !t.presentAgain(c, s) {
+		return Stale
+	}
 	if t.ownWrite(c, s) {
 		m.flags &^= raced // only once: a second write of the value is a change
 		m.noteEvidence(c)
@@ -141,24 +144,8 @@ func (t *Table) localUpdate(c *Change, h, s uint32) Outcome {
 // change enters a change that differs from the record's content, if the change wins.
 func (t *Table) change(c *Change, s uint32) Outcome {
 	m := t.meta(s)
-	v := t.versionAt(c.Time)
-	switch {
-	case c.Context == ContextReread && t.predates(c, s):
-		t.requestReread(s)
-		return Stale
-	case m.live() && m.owner == selfID && !m.is(flagUnversioned|flagEvicted) && m.seen-c.Time > timestampMargin:
-		// The change is older than the newest evidence for a record of this node. Its version may still be
-		// higher if the skew has grown since. For deleted and evicted records, the evidence may be newer
-		// than changes whose events have not arrived yet.
-		t.noteLateChange(c, s)
-		return Stale
-	case v > m.version || (c.Time >= m.seen && t.withdrawn(m)):
-	case c.Time >= m.seen:
-		// The change is later than all evidence, so it must win. A peer may have raised the record's
-		// version above the local clock.
-		v = m.version + 1
-	default:
-		t.noteLateChange(c, s)
+	v, wins := t.winningVersion(c, s)
+	if !wins {
 		return Stale
 	}
 	// again is true if the kernel's content may differ from the change. race is true if a write by syncd may
@@ -180,11 +167,36 @@ func (t *Table) change(c *Change, s uint32) Outcome {
 	return Accepted
 }
 
+// winningVersion returns the version of a change that differs from the record's content. wins is false if the change does
+// not win: the key is then reread.
+func (t *Table) winningVersion(c *Change, s uint32) (v Version, wins bool) {
+	m := t.meta(s)
+	v = t.versionAt(c.Time)
+	switch {
+	case c.Context == ContextReread && t.predates(c, s):
+		t.requestReread(s)
+		return 0, false
+	case m.live() && m.owner == selfID && !m.is(flagUnversioned|flagEvicted) && m.seen-c.Time > timestampMargin:
+		// The change is older than the newest evidence for a record of this node. Its version may still be
+		// higher if the skew has grown since. For deleted and evicted records, the evidence may be newer
+		// than changes whose events have not arrived yet.
+	case v > m.version || (c.Time >= m.seen && t.withdrawn(m)):
+		return v, true
+	case c.Time >= m.seen:
+		// The change is later than all evidence, so it must win. A peer may have raised the record's
+		// version above the local clock.
+		return m.version + 1, true
+	}
+	t.noteLateChange(c, s)
+	return 0, false
+}
+
 // enter makes a change the record's content, with version v and this incarnation as the owner.
 func (t *Table) enter(c *Change, s uint32, v Version) {
 	b := t.observe(c, s)
 	t.replaced.forget(c.Key)
 	m := t.meta(s)
+	t.joinEligible(c, m)
 	revived := (!m.live() || m.is(flagEvicted)) && c.Op == OpUpdate
 	if m.noteEvidence(c); revived {
 		// The record was seen as deleted or evicted at the time of a receipt or a reread. The next delete of

@@ -156,7 +156,7 @@ func (t *Table) isFirstHand(s uint32) bool {
 func (t *Table) kernelDiffers(d *Delta, s uint32) bool {
 	m := t.meta(s)
 	// An evicted entry has left the kernel map. The entry of a released tombstone may still be in it.
-	inKernel := (m.live() || m.is(flagReleased)) && !m.is(flagEvicted)
+	inKernel := (m.live() || m.is(flagReleased)) && !m.is(flagEvicted|flagHeld)
 	if d.Delete || !inKernel {
 		return inKernel == d.Delete
 	}

@@ -83,7 +83,8 @@ func (t *Table) put(s uint32, value []byte, deleted bool, now int64) {
 	t.removeFromDigest(s)
 	m := t.meta(s)
 	m.version = 0
-	m.flags &^= flagLoaded
+	t.unhold(m)
+	m.flags &^= flagLoaded | flagCleared
 	t.endBase(s)
 	if deleted {
 		t.unrelease(m)
@@ -104,8 +105,9 @@ func (t *Table) stamp(s uint32, v Version, o OwnerID) {
 		t.owners.list[o].digest.notHeld++
 	}
 	t.owners.moveReference(m.owner, o)
+	t.unhold(m)
 	m.version, m.owner = v, o
-	m.flags &^= flagUnsent
+	m.flags &^= flagUnsent | flagCleared
 	t.invalidateReadings(s)
 	t.addToDigest(s)
 	t.moveTail(s)
@@ -154,6 +156,7 @@ func (t *Table) unlink(s uint32) {
 func (t *Table) markDirty(s uint32) {
 	m := t.meta(s)
 	t.tx.changed = true
+	t.unhold(m)
 	m.flags &^= flagEvicted
 	// A dirty record may be in the writer's current burst. With flagRedo, Applied leaves it dirty.
 	if !m.is(flagDirty) {

@@ -10,6 +10,7 @@ func (tx *Tx) Refill() {
 			m := t.meta(s)
 			m.flags &^= flagWritten | flagEntry | flagEvicted
 			t.unrelease(m)
+			t.unhold(m)
 			t.clearNotHeld(m) // the failed writes were writes to the old map
 			if m.live() {
 				t.markDirty(s)

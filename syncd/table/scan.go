@@ -98,7 +98,7 @@ func (t *Table) prefetchSlots(keys []byte, slots *[PrefetchBatch]uint32) {
 // Scanned.
 func (t *Table) scanUnchanged(s uint32, c *Change) bool {
 	m := t.meta(s)
-	if s < firstSlot || m.is(flagFree|flagTombstone|flagDirty|flagUncertain|flagEvicted|flagUnsent) ||
+	if s < firstSlot || m.is(flagFree|flagTombstone|flagDirty|flagUncertain|flagEvicted|flagUnsent|flagHeld) ||
 		!bytes.Equal(t.key(s), c.Key) || !bytes.Equal(t.value(s), c.Value) {
 		return false
 	}
@@ -121,8 +121,9 @@ func (tx *Tx) EndScan(limit int) (more bool) {
 		if m.is(flagEvicted) {
 			t.queueEvicted(s.slot) // the owner may have left since
 		}
-		// The map must have the entries of live and of released records, unless they are dirty or evicted.
-		if m.is(flagFree|flagDirty|flagEvicted) || (!m.live() && !m.is(flagReleased)) || s.has(s.slot) {
+		// The map must have the entries of live and of released records, unless they are dirty or evicted, or their
+		// delete waits.
+		if m.is(flagFree|flagDirty|flagEvicted|flagHeld) || (!m.live() && !m.is(flagReleased)) || s.has(s.slot) {
 			continue
 		}
 		t.stats.ScanFound++

@@ -76,6 +76,11 @@ const (
 	// flagDeleteSeen: hooks have reported a delete of the key, without its order with other changes, and no reread has
 	// decided since. See mayBeEvicted.
 	flagDeleteSeen
+	// flagHeld: the entry was deleted by bpf(2), and SettleDeletes has yet to decide whether the delete is entered. The live
+	// record is not dirty. clears.held counts these records.
+	flagHeld
+	// flagCleared: SettleDeletes has restored the entry after a clear, and the record has not changed since.
+	flagCleared
 
 	// flagsOfSlot are the flags that stay when a slot is released and used again.
 	flagsOfSlot = flagInRereads | flagInFailures | flagInEvicted | flagInReleased

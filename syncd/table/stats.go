@@ -16,6 +16,8 @@ type Stats struct {
 	Failed int
 	// Released is the number of tombstones of expired records whose entry the kernel map may still hold.
 	Released int
+	// HeldDeletes is the number of deletes that wait. See Options.HoldClears.
+	HeldDeletes int
 	// PendingRereads is the number of records that wait for a reread from the kernel map.
 	PendingRereads int
 
@@ -46,6 +48,8 @@ type Stats struct {
 	// TakeoversUsed counts records of owners that have left which this node took over because of a use without a
 	// change.
 	TakeoversUsed uint64
+	// Clears counts clears of the map, and Cleared the entries that were restored after them.
+	Clears, Cleared uint64
 	// Scanned counts entries that scans read. ScanFound counts those of them that were entered or read
 	// again, and records without an entry.
 	Scanned, ScanFound uint64
@@ -106,11 +110,12 @@ func (t *Table) Stats() Stats {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	s := t.stats
+	s.HeldDeletes = t.clears.held
 	s.Head, s.Applied, s.Floor = t.seq, t.applied, t.floor
 	s.MemoryBytes = t.slabBytes() + t.index.bytes + t.owners.bytes() + t.digester.bytes() +
 		t.log.bytes() + t.earlyDeletes.bytes() + t.unknownRereads.bytes() + t.settling.bytes() + t.recent.bytes() +
 		t.refusals.bytes(t.opt.KeySize) + uint64(t.replaced.bytes) + copyBytes*uint64(len(t.copies)) +
-		t.tombs.bytes(16) + t.newTombs.bytes(16) + t.evicted.bytes(16) + t.released.bytes(4) +
+		t.clears.queue.bytes(40) + t.clears.absent.bytes(40) + t.tombs.bytes(16) + t.newTombs.bytes(16) + t.evicted.bytes(16) + t.released.bytes(4) +
 		t.rereads.bytes(4) + t.failures.bytes(4) + t.retries.bytes(4) + t.withVictim.bytes(4) + t.deferred.bytes(4)
 	return s
 }

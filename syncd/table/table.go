@@ -106,6 +106,10 @@ type Options struct {
 	DeletesAny bool
 	// NewMapWins makes the entries of a new map win over the records of live peers: see LoadNewMap.
 	NewMapWins bool
+	// HoldClears makes deletes by bpf(2) that would replicate wait until SettleDeletes enters them. See clears.go.
+	HoldClears bool
+	// ClearUse is the time after a change for which an entry counts as used, for the detection of a clear.
+	ClearUse time.Duration
 	// TakeoverExpiry is the time after which ExpireTakenOver deletes unused entries without an armed timer.
 	// It must exceed the time in which a change in place is found and sent. Zero: never.
 	TakeoverExpiry time.Duration
@@ -229,6 +233,8 @@ type Table struct {
 	earlyDeletes earlyDeletes
 	// settling has the new keys that are reread until they are stable.
 	settling settling
+	// clears has the deletes that wait.
+	clears clears
 	// scan is the state of the current scan.
 	scan scan
 	// takeover is the state of ExpireTakenOver.

@@ -114,7 +114,7 @@ func idleFor(key []byte, uses Uses, wait time.Duration) bool {
 // takenOver returns since when an entry without an armed timer is unchanged, as wall clock in nanoseconds, or 0
 // for other records. A record that the writer or a reread has yet to settle counts as another one.
 func (t *Table) takenOver(m *meta) (since int64) {
-	const open = flagFree | flagTombstone | flagUnversioned | flagDirty | flagEvicted | flagUncertain
+	const open = flagFree | flagTombstone | flagUnversioned | flagDirty | flagEvicted | flagUncertain | flagHeld
 	o := &t.owners.list[m.owner]
 	switch {
 	case m.is(open):

@@ -1,0 +1,324 @@
+package table
+
+import "time"
+
+// A load balancer may clear its map at its start or when it stops. Its deletes look like those of a collector, and a
+// clear would end all sessions on all nodes. With Options.HoldClears, a delete by bpf(2) that would replicate therefore
+// waits: the record stays live and is neither sent nor restored. SettleDeletes either enters the deletes, or finds that
+// they are a clear. It then restores the entries once the clear has ended.
+//
+// A delete by the data plane does not wait. A later change of the key, or a newer record of a peer, ends the waiting.
+
+const (
+	// deleteDelay is the time that a delete waits.
+	deleteDelay = int64(2 * time.Second)
+	// longDelay is the longest time that a delete waits while deletes of more than a quarter of the entries arrive.
+	longDelay = int64(3500 * time.Millisecond)
+	// clearEnds is the time without further deletes after which a clear has ended. maxClear is the longest time from the
+	// beginning of a clear until its entries are restored.
+	clearEnds = int64(2 * time.Second)
+	maxClear  = int64(30 * time.Second)
+	// clearCallers is the number of processes that are distinguished at a time.
+	clearCallers = 8
+)
+
+// Process is a process on this host. A process ID may be used again, with another start.
+type Process struct {
+	// ID is the process ID in the initial PID namespace. 0: unknown.
+	ID uint32
+	// Start is the time of its start in nanoseconds since boot, suspend included.
+	Start int64
+}
+
+// Caller is the process that deletes an entry by bpf(2).
+type Caller struct {
+	Process
+	// Age is the time since the start of the process.
+	Age time.Duration
+}
+
+// Clear is the latest clear of a table, until an operator decides about it.
+type Clear struct {
+	// At is the wall clock in nanoseconds of the first delete. 0: there is no clear.
+	At int64
+	// Entries is the number of deleted entries.
+	Entries int
+	// Restored is false until the entries are restored.
+	Restored bool
+	// Caller is the process that made most of the deletes.
+	Caller Caller
+}
+
+// heldDelete is a delete that waits.
+type heldDelete struct {
+	// when is the wall clock in nanoseconds of the delete, and since that at which it began to wait.
+	when, since int64
+	// version is the version of the record at that time. The delete counts only if the record still has it and flagHeld.
+	version Version
+	// slot may have another record by now.
+	slot uint32
+	// joined is clears.joined at that time.
+	joined uint32
+	// caller is the index of the process in clears.callers.
+	caller  uint8
+	context Context
+	// used is true if the entry had changed shortly before. again is true if a clear by the same process had deleted it
+	// before.
+	used, again bool
+}
+
+// clears is the state of Options.HoldClears. The lock of the table protects it.
+type clears struct {
+	// queue has the deletes that wait, oldest first.
+	queue fifo[heldDelete]
+	// absent has the records of earlier incarnations without an entry, until the initial sync ends. See holdAbsent.
+	absent fifo[heldDelete]
+	// absentDecided is true while the records in absent are being deleted, or, with absentCleared, restored.
+	absentDecided, absentCleared bool
+	// held is the number of records with flagHeld.
+	held int
+	// used and again are the numbers of elements in queue with these fields.
+	used, again int
+	// joined counts entries that began to be eligible: see eligible.
+	joined uint32
+	// callers has the processes of the elements in queue. The first one stands for unknown processes.
+	callers [clearCallers]struct {
+		Caller
+		n int
+	}
+	// caller is the process of the latest event of a delete.
+	caller Caller
+	// passed is the value of since up to which the deletes are not a clear.
+	passed int64
+	// latest is the wall clock in nanoseconds at which the latest delete began to wait.
+	latest int64
+	// active is true from the detection of a clear until its entries are restored. ending is true once it has ended.
+	active, ending bool
+	// decided is true if an operator has decided that the entries of an active clear stay.
+	decided bool
+	// clear is the latest clear.
+	clear Clear
+}
+
+// SetCaller sets the process of the deletes by bpf(2) that are entered next, or whose rereads are requested next.
+func (tx *Tx) SetCaller(c Caller) { tx.t.clears.caller = c }
+
+// LatestClear returns the latest clear that no operator has decided about.
+func (tx *Tx) LatestClear() Clear { return tx.t.clears.clear }
+
+// holdDelete makes a delete wait that would replicate. c is borrowed for the call.
+func (t *Table) holdDelete(c *Change, s uint32) Outcome {
+	m, x := t.meta(s), &t.clears
+	if m.is(flagHeld) {
+		m.noteEvidence(c)
+		return Unchanged
+	}
+	caller := x.caller
+	if c.Context == ContextReread && !m.is(flagDeleteSeen) {
+		caller = Caller{} // a scan has found it
+	}
+	if _, wins := t.winningVersion(c, s); !wins {
+		return Stale
+	}
+	again := t.uncertain(c, m)
+	t.clearDirty(s)
+	t.invalidateReadings(s)
+	e := heldDelete{
+		when: c.Time, since: max(t.now, c.Time), version: m.version, slot: s, joined: x.joined, context: c.Context, caller: x.callerIndex(caller),
+		used:  c.Time-int64(m.version) <= int64(t.opt.ClearUse),
+		again: m.is(flagCleared) && caller.ID != 0 && caller.Process == x.clear.Caller.Process,
+	}
+	m.noteEvidence(c)
+	m.flags = m.flags&^(flagEntry|flagWritten) | flagHeld
+	x.held++
+	x.latest = max(x.latest, e.since)
+	x.push(e)
+	if again {
+		t.requestReread(s)
+	}
+	t.tx.changed = true
+	return Ignored
+}
+
+// push appends a delete to the queue.
+func (x *clears) push(e heldDelete) {
+	x.queue.push(e)
+	x.callers[e.caller].n++
+	if e.used {
+		x.used++
+	}
+	if e.again {
+		x.again++
+	}
+}
+
+// pop removes the oldest delete from the queue.
+func (x *clears) pop() heldDelete {
+	e := x.queue.pop()
+	x.callers[e.caller].n--
+	if e.used {
+		x.used--
+	}
+	if e.again {
+		x.again--
+	}
+	return e
+}
+
+// callerIndex returns the index of a process in callers, 0 if too many others have deleted entries.
+func (x *clears) callerIndex(c Caller) uint8 {
+	free := 0
+	for i := 1; i < clearCallers && c.ID != 0; i++ {
+		switch at := &x.callers[i]; {
+		case at.n > 0 && at.Process == c.Process:
+			return uint8(i)
+		case at.n == 0 && free == 0:
+			free = i
+		}
+	}
+	if free > 0 {
+		x.callers[free].Caller = c
+	}
+	return uint8(free)
+}
+
+// unhold ends the waiting of a delete without entering it.
+func (t *Table) unhold(m *meta) {
+	if m.is(flagHeld) {
+		m.flags &^= flagHeld
+		t.clears.held--
+	}
+}
+
+// presentAgain decides about a key whose delete waits if an event or a reread shows the entry. It returns false if the
+// delete may be later. The caller then ignores the change.
+func (t *Table) presentAgain(c *Change, s uint32) bool {
+	m := t.meta(s)
+	if c.Time < m.seen || c.Context == ContextReread && t.predates(c, s) {
+		t.requestReread(s)
+		return false
+	}
+	if c.Context != ContextReread && m.cpu != c.CPU && c.Time-m.seen <= timestampMargin {
+		t.requestReread(s)
+	}
+	t.unhold(m)
+	return true
+}
+
+// isHeld reports whether an element of a queue is still a delete that waits.
+func (t *Table) isHeld(e *heldDelete) bool {
+	m := t.meta(e.slot)
+	return m.is(flagHeld) && !m.is(flagFree) && m.version == e.version
+}
+
+// SettleDeletes enters the deletes that have waited long enough, unless they are a clear. It restores the entries of a
+// clear that has ended. It looks at up to limit deletes and returns true if there are more. now is the wall clock in
+// nanoseconds. ended reports whether a process has ended; nil: it is not known.
+func (tx *Tx) SettleDeletes(now int64, ended func(Process) bool, limit int) (more bool) {
+	t := tx.t
+	x := &t.clears
+	if t.settleAbsent(limit) {
+		return true
+	}
+	if x.queue.len() == 0 && !x.active {
+		return false
+	}
+	if x.active {
+		return t.settleClear(now, ended, limit)
+	}
+	first := x.queue.peek()
+	wait := deleteDelay
+	if now-x.latest < deleteDelay/4 && x.held >= minClear && 4*x.held > t.eligible() {
+		wait = longDelay
+	}
+	if now-first.since < wait && first.since > x.passed {
+		return false
+	}
+	if first.since > x.passed {
+		if e := t.clearEvidence(&first, ended); e.isClear() {
+			x.active = true
+			x.clear = Clear{At: first.when, Entries: x.held, Caller: e.caller}
+			t.stats.Clears++
+			return t.settleClear(now, ended, limit)
+		}
+		x.passed = now - deleteDelay
+	}
+	for ; x.queue.len() > 0 && x.queue.peek().since <= x.passed; limit-- {
+		if limit == 0 {
+			return true
+		}
+		t.enterHeld(x.pop())
+	}
+	return false
+}
+
+// settleClear restores the entries of a clear that has ended.
+func (t *Table) settleClear(now int64, ended func(Process) bool, limit int) (more bool) {
+	x := &t.clears
+	if !x.ending {
+		x.clear.Entries = x.held
+		gone := ended != nil && x.clear.Caller.ID != 0 && ended(x.clear.Caller.Process)
+		if !gone && now-x.latest < clearEnds && now-x.clear.At < maxClear {
+			return false
+		}
+		x.ending = true
+	}
+	for ; x.queue.len() > 0; limit-- {
+		if limit == 0 {
+			return true
+		}
+		if e := x.pop(); t.isHeld(&e) {
+			t.restoreHeld(e.slot)
+		}
+	}
+	x.endClear()
+	return false
+}
+
+// endClear ends an active clear after its entries were restored.
+func (x *clears) endClear() {
+	x.clear.Restored = true
+	if x.decided {
+		x.clear = Clear{}
+	}
+	x.active, x.ending, x.decided = false, false, false
+}
+
+// restoreHeld makes the writer restore the entry of a delete that waits.
+func (t *Table) restoreHeld(s uint32) {
+	t.markDirty(s)
+	t.moveTail(s)
+	if !t.clears.decided {
+		t.meta(s).flags |= flagCleared
+	}
+	t.stats.Cleared++
+}
+
+// enterHeld enters a delete that has waited. Its version is that of its time, so that a change of another node since then
+// wins.
+func (t *Table) enterHeld(e heldDelete) {
+	if !t.isHeld(&e) {
+		return
+	}
+	m := t.meta(e.slot)
+	t.unhold(m)
+	c := Change{Key: t.key(e.slot), Time: max(e.when, m.seen), Op: OpDelete, Context: ContextSyscall, CPU: m.cpu}
+	switch {
+	case t.keptWhileDrained(m):
+		t.keepDeleted(&c, e.slot)
+		return
+	case t.protected(m):
+		t.markDirty(e.slot) // the owner has returned
+		t.moveTail(e.slot)
+		return
+	}
+	v, wins := t.winningVersion(&c, e.slot)
+	if !wins {
+		return
+	}
+	if at := t.versionAt(e.when); at > m.version {
+		v = at
+	}
+	t.enter(&c, e.slot, v)
+	t.stats.LocalAccepted++
+}

@@ -1,0 +1,38 @@
+package table
+
+// DecideClear makes the decision of an operator about the latest clear. With release, the deletes of the clear are
+// entered: those of entries that have not changed since. Otherwise the entries stay, and a clear that has not ended is
+// restored by the next SettleDeletes. from is 0 in the first call, and later next of the call before. DecideClear looks at up
+// to limit records. It returns the number of those that it has decided about, and next = 0 at the end. now is the wall
+// clock in nanoseconds.
+func (tx *Tx) DecideClear(release bool, now int64, from uint32, limit int) (n int, next uint32) {
+	t := tx.t
+	tx.AdvanceClock(now)
+	x := &t.clears
+	if !release && x.active {
+		x.ending, x.decided = true, true
+	}
+	s := max(from, firstSlot)
+	for ; s < t.allocated && limit > 0; s++ {
+		limit--
+		m := t.meta(s)
+		held := m.is(flagHeld) && x.active
+		if m.is(flagFree) || !held && !m.is(flagCleared) {
+			continue
+		}
+		n++
+		switch {
+		case release && !t.protected(m):
+			t.remove(s, now)
+		case !held:
+			m.flags &^= flagCleared
+		}
+	}
+	if s < t.allocated {
+		return n, s
+	}
+	if release || !x.active {
+		x.clear = Clear{}
+	}
+	return n, 0
+}

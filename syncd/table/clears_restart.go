@@ -1,0 +1,109 @@
+package table
+
+// After a restart, an absent key of an earlier incarnation of this node counts as deleted. If nearly all keys are absent,
+// the load balancer has cleared the map while syncd was stopped. The records therefore stay until the initial sync has
+// ended.
+
+// holdAbsent enters a record of an earlier incarnation whose entry the local map lacks, without restoring the entry. s is
+// the slot of the key, 0 if it has no record. done is false if the ordinary merge applies.
+func (t *Table) holdAbsent(d *Delta, h, s uint32, now int64) (done bool) {
+	if !t.opt.HoldClears || d.Delete || d.Expired || d.Owner == selfID || t.opt.LRU && !t.opt.EvictionDeletes {
+		return false
+	}
+	switch {
+	case s == 0:
+		if !t.admits(d.Owner, now) {
+			return false
+		}
+		if s = t.create(h, d.Key); s == 0 {
+			return false
+		}
+	case t.meta(s).live() && !t.meta(s).is(flagHeld), !t.meta(s).live() && !t.meta(s).is(flagUnversioned):
+		return false
+	}
+	t.put(s, d.Value, false, now)
+	t.clearDirty(s)
+	t.stampDelta(s, d, now)
+	m := t.meta(s)
+	m.flags |= flagHeld
+	t.clears.held++
+	t.clears.absent.push(heldDelete{when: now, version: m.version, slot: s})
+	if t.unscanned {
+		t.requestReread(s) // the load may have skipped the key
+	}
+	return true
+}
+
+// settleAbsent decides about the records of holdAbsent once the initial sync has ended. It looks at up to limit records
+// and returns true if there are more.
+func (t *Table) settleAbsent(limit int) (more bool) {
+	x := &t.clears
+	if x.absent.len() == 0 || t.stats.Unversioned > 0 || t.replaced.of != nil {
+		return false
+	}
+	if !x.absentDecided {
+		x.absentDecided, x.absentCleared = true, t.absentIsClear()
+		if x.absentCleared {
+			x.clear = Clear{At: x.absent.peek().when, Entries: x.absent.len()}
+			t.stats.Clears++
+		}
+	}
+	for ; x.absent.len() > 0; limit-- {
+		if limit == 0 {
+			return true
+		}
+		e := x.absent.pop()
+		switch {
+		case !t.isHeld(&e):
+		case x.absentCleared:
+			t.restoreHeld(e.slot)
+		default:
+			t.deleteAbsent(e.slot)
+		}
+	}
+	if x.absentCleared {
+		x.clear.Restored = true
+	}
+	x.absentDecided, x.absentCleared = false, false
+	return false
+}
+
+// deleteAbsent makes a record of holdAbsent a tombstone, just above the record.
+func (t *Table) deleteAbsent(s uint32) {
+	m := t.meta(s)
+	v := m.version + 1
+	t.put(s, nil, true, t.now)
+	t.stamp(s, v, selfID)
+}
+
+// absentIsClear reports whether the absent keys are a clear. No process is known. Entries count as in use if they had
+// changed shortly before the latest change of any entry of this node.
+func (t *Table) absentIsClear() bool {
+	x := &t.clears
+	e := evidence{visible: t.usesChange()}
+	var latest Version
+	var own int
+	for s := t.meta(order).next; s != order; s = t.meta(s).next {
+		if m := t.meta(s); m.live() && t.ours(m.owner) && !m.is(flagEvicted) {
+			own++
+			if m.owner != selfID || m.is(flagHeld) {
+				latest = max(latest, m.version)
+			}
+		}
+	}
+	for n := x.absent.len(); n > 0; n-- {
+		h := x.absent.pop()
+		if t.isHeld(&h) {
+			x.absent.push(h)
+			e.deleted++
+			if latest-h.version <= Version(t.opt.ClearUse) {
+				e.used++
+			}
+		}
+	}
+	e.left = max(0, own-e.deleted)
+	if e.visible && 10*e.used < e.deleted {
+		return false
+	}
+	return e.isClear()
+}
