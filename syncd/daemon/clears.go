@@ -63,7 +63,7 @@ func (m *replica) logClear() {
 		m.log.Warn("map was cleared, the deletes are not replicated", append(attrs,
 			"hint", "`syncd clears release "+m.name+"` deletes the entries on all nodes, `syncd clears restore "+m.name+"` keeps them and ends the problem")...)
 	}
-	if c.At != 0 && c.Restored && !(c.At == last.At && last.Restored) {
+	if c.At != 0 && c.Restored && (c.At != last.At || !last.Restored) {
 		m.log.Info("entries restored after a clear", attrs...)
 	}
 }

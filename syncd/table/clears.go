@@ -39,7 +39,7 @@ type Caller struct {
 
 // Clear is the latest clear of a table, until an operator decides about it.
 type Clear struct {
-	// At is the wall clock in nanoseconds of the first delete. 0: there is no clear.
+	// At is the wall clock in nanoseconds of the first delete. 0: none.
 	At int64
 	// Entries is the number of deleted entries.
 	Entries int

@@ -140,7 +140,7 @@ func TestCollectorIsNotHeld(t *testing.T) {
 }
 
 // TestDecisionHoldsForAllDueDeletes: the deletes of a collector are entered in several calls. The last ones are of entries
-// in use, and are no clear by themselves.
+// in use. By themselves, they do not count as a clear.
 func TestDecisionHoldsForAllDueDeletes(t *testing.T) {
 	r := newClearRig(t, 2000)
 	for i := 1850; i < 2000; i++ {
