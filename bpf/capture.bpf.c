@@ -87,6 +87,9 @@ static __always_inline void report(void *ctx, __u32 kind, enum op op, bool kprob
 		if (!emit_own)
 			goto out;
 	}
+	/* A program may write the value that the entry has, which changes nothing. */
+	if (!kprobe && w->uses && op == OP_UPDATE && context <= CTX_PROCESS)
+		note_use(kind, w, key, false);
 	emit(ctx, s, kind * LEVELS + level, id, w, op, context, key, value);
 out:
 	leave(base);
@@ -203,7 +206,11 @@ int BPF_PROG(fexit_lookup, struct bpf_map *map, void *key, struct htab_elem *fou
 	struct watch *w = watch_of(id);
 	__u64 number;
 
-	if (!w || !w->lookups || !found)
+	if (!w || !found)
+		return 0;
+	if (w->uses)
+		note_use(KIND_LOOKUP, w, key, true);
+	if (!w->lookups)
 		return 0;
 	type = map->map_type;
 	if ((type == BPF_MAP_TYPE_PERCPU_HASH || type == BPF_MAP_TYPE_LRU_PERCPU_HASH) &&
@@ -224,7 +231,11 @@ int BPF_PROG(fexit_lookup, struct bpf_map *map, void *key, struct htab_elem *fou
 	{                                                               \
 		__u32 id = map->id;                                     \
 		struct watch *w = watch_of(id);                         \
-		if (!w || !w->lookups || !value)                        \
+		if (!w || !value)                                       \
+			return 0;                                       \
+		if (w->uses)                                            \
+			note_use(kind, w, key, true);                   \
+		if (!w->lookups)                                        \
 			return 0;                                       \
 		return report_lookup(ctx, kind, id, w, key, number);    \
 	}

@@ -58,6 +58,11 @@ type CaptureSlot struct {
 	Data [4624]uint8
 }
 
+type CaptureUseBlock struct {
+	_     structs.HostLayout
+	Words [16]uint32
+}
+
 type CaptureWatch struct {
 	_         structs.HostLayout
 	Id        uint32
@@ -65,7 +70,7 @@ type CaptureWatch struct {
 	ValueSize uint32
 	ProbeNext uint32
 	Lookups   uint32
-	Unused    uint32
+	Uses      uint32
 }
 
 // Names of all BPF objects in the ELF.
@@ -78,6 +83,7 @@ const (
 	CaptureMapPerf                        = "perf"
 	CaptureMapRing                        = "ring"
 	CaptureMapSlots                       = "slots"
+	CaptureMapUses                        = "uses"
 	CaptureMapWatches                     = "watches"
 	CaptureProgFexitArrayUpdate           = "fexit_array_update"
 	CaptureProgFexitDelete                = "fexit_delete"
@@ -215,6 +221,7 @@ type CaptureMapSpecs struct {
 	Perf          *ebpf.MapSpec `ebpf:"perf"`
 	Ring          *ebpf.MapSpec `ebpf:"ring"`
 	Slots         *ebpf.MapSpec `ebpf:"slots"`
+	Uses          *ebpf.MapSpec `ebpf:"uses"`
 	Watches       *ebpf.MapSpec `ebpf:"watches"`
 }
 
@@ -256,6 +263,7 @@ type CaptureMaps struct {
 	Perf          *ebpf.Map `ebpf:"perf"`
 	Ring          *ebpf.Map `ebpf:"ring"`
 	Slots         *ebpf.Map `ebpf:"slots"`
+	Uses          *ebpf.Map `ebpf:"uses"`
 	Watches       *ebpf.Map `ebpf:"watches"`
 }
 
@@ -267,6 +275,7 @@ func (m *CaptureMaps) Close() error {
 		m.Perf,
 		m.Ring,
 		m.Slots,
+		m.Uses,
 		m.Watches,
 	)
 }

@@ -80,7 +80,7 @@ type DrainWatch struct {
 	ValueSize uint32
 	ProbeNext uint32
 	Lookups   uint32
-	Unused    uint32
+	Uses      uint32
 }
 
 type DrainWork struct {

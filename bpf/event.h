@@ -97,7 +97,7 @@ struct watch {
 	__u32 value_size; /* 0: events contain the key only */
 	__u32 probe_next; /* the next bucket may contain the watch of another map */
 	__u32 lookups;	  /* 0: not reported; otherwise another number for each WatchLookups */
-	__u32 unused;	  /* elements of an array are multiples of 8 bytes */
+	__u32 uses;	  /* 0: uses are not noted; otherwise the secret of the hash, see uses.h */
 };
 
 /* The watch of a map is in bucket WATCH_BUCKET(map id), or in one of the next buckets if other maps

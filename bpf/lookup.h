@@ -10,7 +10,7 @@
 #ifndef MAPSYNC_LOOKUP_H
 #define MAPSYNC_LOOKUP_H
 
-#include "write_context.h"
+#include "uses.h"
 
 /* An element is the last reported lookup among the entries that share it: a tag of the entry in the
  * upper 40 bits, and the jiffies of the event in the lower 24. Entries that share an element are
@@ -64,20 +64,6 @@ static __always_inline __u64 cpu_values(const struct watch *w, const struct htab
 			      (void *)elem + bpf_core_field_offset(struct htab_elem, key) +
 				      ALIGN8(w->key_size));
 	return values;
-}
-
-/* in_bpf_lookup returns true if the current task is inside a bpf(2) call that copies an entry. On
- * kernels before 5.15, which have no helper for the registers, it is always false. */
-static __always_inline bool in_bpf_lookup(void)
-{
-	struct pt_regs___kernel *regs;
-	bool compat;
-
-	if (!bpf_core_enum_value_exists(enum bpf_func_id, BPF_FUNC_task_pt_regs))
-		return false;
-	regs = task_registers();
-	compat = in_compat_call((void *)bpf_get_current_task());
-	return in_bpf_call(regs, compat) && call_argument(regs, 0, compat) == BPF_MAP_LOOKUP_ELEM;
 }
 
 /* may_report takes one event from the credit of a program on this CPU. */

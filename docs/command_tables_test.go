@@ -31,6 +31,7 @@ var notRun = map[string]string{
 	"openssl crl -in /etc/mapsync/crl.pem -noout -nextupdate":     "the cluster has no revocation list",
 	"openssl crl -in /etc/mapsync/tls/crl.pem -noout -nextupdate": "the cluster has no revocation list",
 	"openssl crl -in /etc/mapsync/crl.pem -noout -text":           "the cluster has no revocation list",
+	"syncd purge ct_map --unused-for 1h":                          "the map has no takeover-expiry",
 }
 
 // undone maps the beginning of commands to the command that undoes them, so that the next commands work.

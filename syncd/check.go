@@ -34,7 +34,8 @@ type report struct {
 	Observed []observation   `json:"observed"`
 	// Missing are the optional kernel functions that this kernel lacks: attach method and function.
 	Missing []string `json:"missing,omitempty"`
-	// Lookups is what the setting in-place: hook costs on this host. LookupsProblem is why the setting has no effect.
+	// Lookups is what the settings in-place: hook and takeover-expiry cost on this host. LookupsProblem is why they have no
+	// effect.
 	Lookups        *lookupCost `json:"lookup_hook,omitempty"`
 	LookupsProblem string      `json:"lookup_hook_problem,omitempty"`
 	hostCoverage
@@ -48,10 +49,12 @@ type reportFeature struct {
 	Problem  string `json:"problem,omitempty"`
 }
 
-// lookupCost is the time that in-place: hook adds to each lookup in a hash map by a BPF program, in nanoseconds.
+// lookupCost is the time that in-place: hook and takeover-expiry add to each lookup in a hash map by a BPF program, in
+// nanoseconds.
 type lookupCost struct {
 	Other   int64 `json:"other_map_ns"`
 	Watched int64 `json:"watched_map_ns"`
+	Uses    int64 `json:"takeover_expiry_map_ns"`
 }
 
 // observation is one kind of write to a watched map, and how each attach method detects it.
@@ -256,18 +259,19 @@ func (r *report) measureLookups() {
 		r.LookupsProblem = err.Error()
 		return
 	}
-	r.Lookups = &lookupCost{cost.Other.Nanoseconds(), cost.Watched.Nanoseconds()}
+	r.Lookups = &lookupCost{cost.Other.Nanoseconds(), cost.Watched.Nanoseconds(), cost.Uses.Nanoseconds()}
 }
 
 // printLookups prints what the hook on lookups costs.
 func (r *report) printLookups(out io.Writer) {
 	if r.Lookups == nil {
-		fmt.Fprintf(out, "in-place: hook is unavailable, scans find changes in place: %s\n\n", r.LookupsProblem)
+		fmt.Fprintf(out, "in-place: hook is unavailable, scans find changes in place, and takeover-expiry needs a FIELD: %s\n\n", r.LookupsProblem)
 		return
 	}
 	fmt.Fprintf(out, "in-place: hook finds changes in place within %d ms; it adds %d ns to each lookup in that\n"+
-		"map, and %d ns to each lookup in another hash map of this host\n\n",
-		capture.MaxInPlaceDelay.Milliseconds(), r.Lookups.Watched, r.Lookups.Other)
+		"map, and %d ns to each lookup in another hash map of this host\n"+
+		"takeover-expiry without a FIELD adds %d ns to each lookup in that map, and as much to others\n\n",
+		capture.MaxInPlaceDelay.Milliseconds(), r.Lookups.Watched, r.Lookups.Other, r.Lookups.Uses)
 }
 
 // warn sets the warning if hooks are unavailable and scans alone find changes.

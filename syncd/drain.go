@@ -30,9 +30,12 @@ service, wait-ready), so that the systems that check readiness move its traffic 
 then waits until traffic has stopped, that is, until this node's maps have not changed for a
 second, and until every live peer has received all records of this node. It lists the entries that
 a peer does not hold because its map is full or cannot represent them. The daemon continues to
-replicate. The node stays drained until --undo or a restart of the daemon, even after a timeout.
+replicate. The node stays drained until --undo, even after a timeout, a restart of the daemon, or
+a stop of the load balancer. From the end of the drain on, deletes of the handed over entries by the
+control plane of this node are not replicated: a load balancer may clear its map when it stops. --undo
+restores these entries before the node returns to service.
 Without a live peer the command fails. If all peers leave during the drain, the daemon cancels it,
-and the last node stays in service. --force drains the last node, too.
+and the last node returns to service. --force drains the last node, too.
 Exit code 0: handed over, or drained by force. 1: refused, cancelled or timeout. 2: wrong use.`,
 		Example: `  syncd drain --timeout 30s && systemctl stop lb syncd
   syncd drain --undo`,
@@ -53,8 +56,7 @@ func (o *drainOptions) run(cmd *cobra.Command) error {
 	}
 	client, began := daemon.NewClient(o.socket), time.Now()
 	if o.undo {
-		_, err := client.Undrain(cmd.Context())
-		return err
+		return o.undrain(cmd, client)
 	}
 	_, err := askWithin(cmd.Context(), o.timeout, func(ctx context.Context) ([]string, error) {
 		_, err := client.Drain(ctx, o.force)
@@ -74,6 +76,31 @@ func (o *drainOptions) run(cmd *cobra.Command) error {
 	return err
 }
 
+// undrain ends the drain and waits until the node is in service.
+func (o *drainOptions) undrain(cmd *cobra.Command, client *daemon.Client) error {
+	h, err := client.Undrain(cmd.Context())
+	if err != nil || !h.Drained {
+		return err
+	}
+	err = waitUntil(cmd, o.timeout, "in service", func(ctx context.Context) ([]string, error) {
+		h, err := client.Handover(ctx)
+		switch {
+		case err != nil:
+			return nil, err
+		case h.Drained && !h.Ending:
+			return nil, errDrainedAgain
+		}
+		return h.Waiting, nil
+	})
+	if errors.Is(err, errTimeout) {
+		return fmt.Errorf("%w (the daemon continues)", err)
+	}
+	return err
+}
+
+// errDrainedAgain means that another command has drained the node while it returned to service.
+var errDrainedAgain = errors.New("the node was drained again meanwhile")
+
 // awaitHandover waits until a drain is complete and returns its result.
 func awaitHandover(cmd *cobra.Command, client *daemon.Client, timeout time.Duration) (last daemon.Handover, err error) {
 	err = waitUntil(cmd, timeout, "handed over", func(ctx context.Context) ([]string, error) {
@@ -81,9 +108,9 @@ func awaitHandover(cmd *cobra.Command, client *daemon.Client, timeout time.Durat
 		switch {
 		case err != nil:
 			return nil, err
-		case !h.Drained && h.Cancelled != "":
-			return nil, fmt.Errorf("drain cancelled: %s: the node is in service", h.Cancelled)
-		case !h.Drained:
+		case (!h.Drained || h.Ending) && h.Cancelled != "":
+			return nil, fmt.Errorf("drain cancelled: %s: the node returns to service", h.Cancelled)
+		case !h.Drained, h.Ending:
 			return nil, errUndrained
 		case h.Done:
 			last = h
@@ -114,5 +141,5 @@ func printHandover(out io.Writer, h *daemon.Handover, took time.Duration) {
 	}
 }
 
-// errUndrained means that another command or a restart of the daemon ended the drain.
-var errUndrained = errors.New("the node was put into service again meanwhile, or its daemon restarted")
+// errUndrained means that another command ended the drain.
+var errUndrained = errors.New("the node was put into service again meanwhile")

@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 	"strings"
+	"time"
 
 	"mapsync/syncd/config"
 	"mapsync/syncd/daemon"
@@ -78,36 +79,79 @@ func (r *removal) forget(cmd *cobra.Command, owner, name string, force bool) err
 
 func newPurge() *cobra.Command {
 	var flags removal
+	var unused time.Duration
+	var force bool
+	var all bool
 	cmd := &cobra.Command{
 		Use:   "purge MAP",
-		Short: "Remove orphaned records, and records that do not fit",
+		Short: "Remove orphaned records and records that do not fit, or all records",
 		Long: `Remove two kinds of records of a map from the tables and the kernel maps of all nodes: records
 whose owner has left, and records that do not fit into this node's kernel map (NOT HELD in the
 status of its peers), also those of live owners. This node replicates the removals as its own
 deletes. Run the command on a node that is in sync, that may write the map, and that is not cut
 off: the records of every node that it does not reach count as orphaned. If a load balancer still
 uses an entry, the entry returns with the next write, as a record of that load balancer's node.
-To remove only the records of one owner that has left, use "syncd forget".
+To remove only the records of one owner that has left, use "syncd forget". --all empties the map on
+all nodes, live sessions included.
+With --unused-for, remove instead records whose owner has left, and records that syncd has written on
+this node after a takeover, if they were neither changed nor used for the duration. The daemon must have
+observed uses for as long (takeover-expiry), or refuses. With --force, it compares with the last
+change, and with the time at which it found that the owner had left: sessions in use may end.
 The daemon logs the command with the user and process of the caller.
-Exit code 0: removed, or there were none. 1: not confirmed. 2: wrong use: no such map, or no
-terminal to ask for confirmation and no --yes.`,
+Exit code 0: removed, or there were none. 1: not confirmed, or uses are not visible. 2: wrong use: no
+such map, or no terminal to ask for confirmation and no --yes.`,
 		Example: `  syncd purge ct_map
-  syncd purge ct_map --yes --json`,
+  syncd purge ct_map --unused-for 1h
+  syncd purge ct_map --yes --json
+  syncd purge --all ct_map`,
 		Args: exactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return flags.purge(cmd, args[0])
+			switch given := cmd.Flags().Changed("unused-for"); {
+			case given && all:
+				return usageError{errors.New("give --all or --unused-for, not both")}
+			case !given && force:
+				return usageError{errors.New("--force needs --unused-for")}
+			case !given:
+				return flags.purge(cmd, args[0], all)
+			case unused <= 0:
+				return usageError{fmt.Errorf("--unused-for %s: give a duration above 0", unused)}
+			}
+			return flags.purgeUnused(cmd, args[0], unused, force)
 		},
 	}
 	flags.add(cmd)
+	cmd.Flags().BoolVar(&all, "all", false, "empty the map on all nodes; all of its sessions end unless a load balancer still uses them")
+	cmd.Flags().DurationVar(&unused, "unused-for", 0, "remove only records of departed owners that were neither changed nor used for so long")
+	cmd.Flags().BoolVar(&force, "force", false, "with --unused-for: compare with the last change alone; sessions in use may end")
 	return cmd
 }
 
-// purge removes orphaned records and records that do not fit, after a confirmation.
-func (r *removal) purge(cmd *cobra.Command, name string) error {
-	if err := r.confirm(cmd, fmt.Sprintf("Remove from %s, on every node, all orphaned records and all records that do not fit into this node's kernel map? Their sessions end unless a load balancer still uses them.", name)); err != nil {
+// purge removes orphaned records and records that do not fit, or all records, after a confirmation.
+func (r *removal) purge(cmd *cobra.Command, name string, all bool) error {
+	which, remove := "all orphaned records and all records that do not fit into this node's kernel map", (*daemon.Client).Purge
+	if all {
+		which, remove = "ALL records, those of live nodes included", (*daemon.Client).PurgeAll
+	}
+	if err := r.confirm(cmd, fmt.Sprintf("Remove from %s, on every node, %s? Their sessions end unless a load balancer still uses them.", name, which)); err != nil {
 		return err
 	}
-	done, err := daemon.NewClient(r.socket).Purge(cmd.Context(), name)
+	done, err := remove(daemon.NewClient(r.socket), cmd.Context(), name)
+	if err != nil {
+		return err
+	}
+	return r.print(cmd.OutOrStdout(), &done)
+}
+
+// purgeUnused removes records of departed owners that were not used for a time, after a confirmation.
+func (r *removal) purgeUnused(cmd *cobra.Command, name string, unused time.Duration, force bool) error {
+	what := "neither changed nor used"
+	if force {
+		what = "not changed (uses are ignored)"
+	}
+	if err := r.confirm(cmd, fmt.Sprintf("Remove from %s, on every node, the records of departed owners that were %s for %s?", name, what, unused)); err != nil {
+		return err
+	}
+	done, err := daemon.NewClient(r.socket).PurgeUnused(cmd.Context(), name, unused, force)
 	if err != nil {
 		return err
 	}

@@ -63,6 +63,8 @@ func TestForgetAndPurgeAskForConfirmation(t *testing.T) {
 		{"forget", "--owner", "lb9", "--control-socket", socket},
 		{"forget", "--owner", "lb9", name, "--control-socket", socket},
 		{"purge", name, "--control-socket", socket},
+		{"purge", name, "--unused-for", "1h", "--force", "--control-socket", socket},
+		{"purge", "--all", name, "--control-socket", socket},
 	} {
 		expectExit(t, exitUsage, args...) // the input of a test is not a terminal
 		if _, err := run(t, args...); err == nil || !strings.Contains(err.Error(), "not a terminal") {
@@ -89,4 +91,15 @@ func TestForgetAndPurgeAskForConfirmation(t *testing.T) {
 	yes(exitUsage, "forget", "--owner", "cli") // this node
 	yes(exitUsage, "forget", "--owner", "lb9", "other")
 	yes(exitUsage, "purge", "other")
+	yes(exitUsage, "purge", "other", "--unused-for", "1h")
+	yes(exitUsage, "purge", name, "--unused-for", "0s")
+	yes(exitUsage, "purge", name, "--unused-for", "-1h")
+	yes(exitUsage, "purge", name, "--force")
+	yes(exitUsage, "purge", name, "--all", "--unused-for", "1h")
+	yes(exitFailed, "purge", name, "--unused-for", "1h") // no use is visible
+	if _, err := run(t, "purge", name, "--unused-for", "1h", "--yes", "--control-socket", socket); err == nil || !strings.Contains(err.Error(), "--force") {
+		t.Errorf("purge of unused records without visible uses: got error %v, want one that names --force", err)
+	}
+	yes(exitUsage, "purge", "--all", "other")
+	yes(exitUsage, "purge", "--all") // one map at a time
 }

@@ -105,6 +105,9 @@ func (p *problems) peer(s *daemon.PeerStatus) {
 		if m.Incomparable != "" {
 			p.add(subject, m.Name, "cannot be compared: "+m.Incomparable)
 		}
+		if m.FalseDigests {
+			p.add(subject, m.Name, "its digests stay false: it lacks changes of other nodes, or is hostile; `syncd diff MAP --peer "+s.Node+"` lists the entries that differ")
+		}
 		if m.Divergent > 0 {
 			p.add(subject, m.Name, "entries differ, `syncd diff MAP --peer "+s.Node+"` lists them")
 		}

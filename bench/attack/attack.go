@@ -121,10 +121,14 @@ func (c *cluster) attack(ctx context.Context, a *attack, length time.Duration, w
 	sleep(ctx, 600*time.Millisecond) // one more round of health checks
 	stop()
 	wait()
+	r.WrongEntries = w.wrong
 	r.MemoryMiB, r.Descriptors, r.AnswerSeconds = float64(w.memory)/(1<<20), w.descriptors, w.slowestAnswer.Seconds()
 	errs := []error{err, w.err()}
 	if w.memory > memoryLimit {
 		errs = append(errs, fmt.Errorf("memory of a daemon grew by %.0f MiB", r.MemoryMiB))
+	}
+	if w.wrong > 0 {
+		errs = append(errs, fmt.Errorf("%d entries of a map were wrong at a reading", w.wrong))
 	}
 	if w.slowestAnswer > answerLimit {
 		errs = append(errs, fmt.Errorf("a daemon took %s to answer", w.slowestAnswer.Round(time.Millisecond)))

@@ -85,6 +85,7 @@ type monitor struct {
 	mu            sync.Mutex
 	memory        uint64        // maximum above idle, bytes
 	descriptors   int           // maximum count
+	wrong         int           // maximum of wrong entries in one map
 	slowestAnswer time.Duration // longest time to answer a status request
 	errs          map[string]error
 }
@@ -107,6 +108,7 @@ func (c *cluster) monitorAll(ctx context.Context, restarting *node) (w *monitor,
 	var wg sync.WaitGroup
 	for _, n := range c.nodes {
 		wg.Go(func() { n.sampleUsage(ctx, w) })
+		wg.Go(func() { n.countWrong(ctx, w) })
 		if n != restarting {
 			wg.Go(func() { n.checkHealth(ctx, w) })
 		}
@@ -126,6 +128,21 @@ func (n *node) sampleUsage(ctx context.Context, w *monitor) {
 			w.memory = max(w.memory, s.rss-n.idle.rss)
 		}
 		w.descriptors = max(w.descriptors, s.descriptors)
+		w.mu.Unlock()
+	}
+}
+
+// countWrong reads the map every 50 ms until the context ends. The load balancers write nothing during an attack, so
+// each entry of theirs that differs at any reading is wrong.
+func (n *node) countWrong(ctx context.Context, w *monitor) {
+	for sleep(ctx, 50*time.Millisecond) {
+		wrong, err := n.wrongEntries(n.c.nodes)
+		if err != nil {
+			w.addError(err)
+			return
+		}
+		w.mu.Lock()
+		w.wrong = max(w.wrong, wrong)
 		w.mu.Unlock()
 	}
 }

@@ -148,6 +148,28 @@ func (n *node) checkContent(nodes []*node) error {
 	return nil
 }
 
+// wrongEntries returns the number of entries of the load balancers that are missing in this node's map, differ or
+// are surplus.
+func (n *node) wrongEntries(nodes []*node) (wrong int, err error) {
+	held, err := n.entries()
+	if err != nil {
+		return 0, err
+	}
+	for _, o := range nodes {
+		for key, want := range o.written {
+			if got, ok := held[key]; !ok || got != want {
+				wrong++
+			}
+		}
+		for key := range held {
+			if _, ok := o.written[key]; !ok && binary.BigEndian.Uint32(key[:]) == uint32(o.number) {
+				wrong++
+			}
+		}
+	}
+	return wrong, nil
+}
+
 // entries returns all entries of this node's map. It restarts an iteration that concurrent changes
 // abort, at most 20 times.
 func (n *node) entries() (held map[[keySize]byte][valueSize]byte, err error) {

@@ -22,6 +22,7 @@ type result struct {
 	AnswerSeconds float64 `json:"answer_seconds"`
 	Descriptors   int     `json:"descriptors"`
 	LogKiB        float64 `json:"log_kib"`
+	WrongEntries  int     `json:"wrong_entries"`   // of the load balancers, at any reading of a map
 	Trace         string  `json:"trace,omitempty"` // metric or log line
 	Harm          string  `json:"harm,omitempty"`  // empty: the attack did no harm
 }

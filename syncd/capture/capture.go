@@ -38,6 +38,7 @@ type Capture struct {
 	source     source
 	slots      *slots
 	watches    *watches
+	uses       *useArray
 
 	mu      sync.Mutex // guards watches and targets
 	targets map[uint32]*target
@@ -76,10 +77,10 @@ func Open(o Options) (*Capture, error) {
 // openFexit attaches the other hooks if the one on lookups cannot be attached.
 func openFexit(o Options) (*Capture, error) {
 	c, err := open(o, AttachFexit)
-	if err == nil || !o.Lookups {
+	if err == nil || !o.hooksLookups() {
 		return c, err
 	}
-	o.Lookups = false
+	o.Lookups, o.Uses = false, false
 	without, otherErr := open(o, AttachFexit)
 	if otherErr != nil {
 		return nil, otherErr
@@ -90,7 +91,10 @@ func openFexit(o Options) (*Capture, error) {
 
 func open(o Options, attach Attach) (_ *Capture, err error) {
 	c := &Capture{options: o, log: o.Logger, attached: attach, targets: make(map[uint32]*target)}
-	if c.options.Lookups = o.Lookups && attach == AttachFexit; !c.options.Lookups {
+	if attach != AttachFexit {
+		c.options.Lookups, c.options.Uses = false, false
+	}
+	if !c.options.hooksLookups() {
 		c.lookupsErr = errNoLookups
 	}
 	defer func() {
@@ -106,6 +110,9 @@ func open(o Options, attach Attach) (_ *Capture, err error) {
 		return nil, err
 	}
 	if c.watches, err = mapWatches(c.objects.Maps["watches"]); err != nil {
+		return nil, err
+	}
+	if c.uses, err = mapUses(c.objects.Maps["uses"]); err != nil {
 		return nil, err
 	}
 	if c.source, err = openSource(&o, c.objects.Maps); err != nil {
@@ -124,7 +131,7 @@ func open(o Options, attach Attach) (_ *Capture, err error) {
 // setConstants sets the constants of the programs to the options.
 func (c *Capture) setConstants(spec *ebpf.CollectionSpec) error {
 	constants := map[string]any{"use_perf": c.options.Buffer == BufferPerf, "emit_own": c.options.EmitOwn}
-	if c.options.Lookups {
+	if c.options.hooksLookups() {
 		maps.Copy(constants, lookupConstants(c.options.Tick))
 	}
 	for name, value := range constants {
@@ -142,7 +149,7 @@ func (c *Capture) load(attach Attach) ([]hook, error) {
 		return nil, fmt.Errorf("read BPF object: %w", err)
 	}
 	bpf.NameMaps(spec)
-	hooks, missing, err := keepPrograms(spec, attach, c.options.Lookups)
+	hooks, missing, err := keepPrograms(spec, attach, c.options.hooksLookups())
 	if err != nil {
 		return nil, err
 	}
@@ -154,6 +161,9 @@ func (c *Capture) load(attach Attach) ([]hook, error) {
 	spec.Maps["slots"].MaxEntries = uint32(cpus * slotsPerCPU)
 	if c.options.Buffer == BufferRing {
 		spec.Maps["ring"].MaxEntries = uint32(c.options.BufferSize)
+	}
+	if !c.options.Uses {
+		spec.Maps["uses"].MaxEntries = 1
 	}
 	if err := c.setConstants(spec); err != nil {
 		return nil, err
@@ -250,6 +260,9 @@ func (c *Capture) close() error {
 	if c.watches != nil {
 		errs = append(errs, c.watches.close())
 		c.watches = nil
+	}
+	if c.uses != nil {
+		errs = append(errs, c.uses.close())
 	}
 	if c.objects != nil {
 		c.objects.Close()

@@ -17,6 +17,7 @@ import (
 type LookupCost struct {
 	Other   time.Duration // in a map whose lookups are not watched
 	Watched time.Duration // in one whose lookups are watched; most of them are in a pause and not reported
+	Uses    time.Duration // in one whose uses are noted; most of them are noted already
 }
 
 const (
@@ -52,7 +53,7 @@ func MeasureLookupCost(tick time.Duration) (c LookupCost, err error) {
 	}
 	h, err := Open(Options{
 		Attach: AttachFexit, Buffer: BufferRing, BufferSize: MinBufferSize(BufferRing), OwnWriteMarks: own,
-		Lookups: true, Tick: tick, EmitOwn: true, Logger: slog.New(slog.DiscardHandler),
+		Lookups: true, Uses: true, Tick: tick, EmitOwn: true, Logger: slog.New(slog.DiscardHandler),
 	})
 	if err != nil {
 		return c, err
@@ -73,7 +74,14 @@ func MeasureLookupCost(tick time.Duration) (c LookupCost, err error) {
 	h.watches.add(uint32(id), int(m.KeySize()), 0)
 	h.watches.reportLookups(uint32(id))
 	watched, err := lookupTime(program)
-	return LookupCost{max(0, other-bare), max(0, watched-bare)}, err
+	if err != nil {
+		return c, err
+	}
+	h.watches.remove(uint32(id))
+	h.watches.add(uint32(id), int(m.KeySize()), 0)
+	h.watches.noteUses(uint32(id), 1)
+	uses, err := lookupTime(program)
+	return LookupCost{max(0, other-bare), max(0, watched-bare), max(0, uses-bare)}, err
 }
 
 // newLookups returns a program that looks a key up lookupsPerRun times.

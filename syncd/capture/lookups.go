@@ -173,7 +173,7 @@ func (t *target) reread(keys []byte) (dropped uint64) {
 var errNoLookups = errors.New("the hook on lookups is not attached")
 
 // WatchLookups makes the table of a watched map reread an entry after a program has looked it up, so that it finds
-// changes in place within MaxInPlaceDelay. It fails if the hook on lookups is not attached: Options.Lookups is false, the
+// changes in place within MaxInPlaceDelay. It fails if the hook on lookups is not attached: Options.Lookups and Options.Uses are false, the
 // attach method is not fexit, or the kernel refused it.
 func (c *Capture) WatchLookups(id uint32) error {
 	c.mu.Lock()

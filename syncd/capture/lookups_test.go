@@ -276,9 +276,9 @@ func countValues(tab *table.Table, number uint64) (n int) {
 func TestCostOfLookupHook(t *testing.T) {
 	var text strings.Builder
 	w := tabwriter.NewWriter(&text, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "ns per lookup\tunwatched\twatched")
+	fmt.Fprintln(w, "ns per lookup\tunwatched\twatched\tuses noted")
 	for _, hooked := range []bool{true, false} {
-		name, cost := "no hook", [2]int64{}
+		name, cost := "no hook", [3]int64{}
 		m, id := newHash(t, ebpf.Hash, 48, 176, 64)
 		p := openDataPlane(t, m, dataplane.Options{Capacity: 16, RunWrites: 16, Endless: true})
 		for i := range 16 {
@@ -290,13 +290,21 @@ func TestCostOfLookupHook(t *testing.T) {
 		}
 		var h *hookedCapture
 		if hooked {
-			name, h = "fexit", openLookups(t, capture.Options{EmitOwn: true})
+			name, h = "fexit", openLookups(t, capture.Options{EmitOwn: true, Uses: true})
 			h.tap(t)
 			cost[0] = writeCost(t, p)
 			h.watchLookups(t, id, 48, 176)
 		}
 		cost[1] = writeCost(t, p)
-		fmt.Fprintf(w, "%s\t%d\t%d\n", name, cost[0], cost[1])
+		if hooked {
+			h.Unwatch(id)
+			h.watch(t, id, 48, 176)
+			if _, err := h.WatchUses(id); err != nil {
+				t.Fatal(err)
+			}
+			cost[2] = writeCost(t, p)
+		}
+		fmt.Fprintf(w, "%s\t%d\t%d\t%d\n", name, cost[0], cost[1], cost[2])
 		if hooked {
 			markRan(t, "cost of lookups", h)
 			if err := h.Close(); err != nil {
@@ -316,8 +324,8 @@ func TestMeasureLookupCost(t *testing.T) {
 		t.Fatal(err)
 	}
 	c, err := capture.MeasureLookupCost(tick)
-	if err != nil || c.Other+c.Watched <= 0 {
+	if err != nil || c.Other+c.Watched <= 0 || c.Other+c.Uses <= 0 {
 		t.Errorf("cost of the hook: got %+v, error %v, want some", c, err)
 	}
-	printKernel(fmt.Sprintf("cost of the hook on lookups, measured by check: %s in another map, %s in a watched one\n", c.Other, c.Watched))
+	printKernel(fmt.Sprintf("cost of the hook on lookups, measured by check: %s in another map, %s in a watched one, %s in one whose uses are noted\n", c.Other, c.Watched, c.Uses))
 }

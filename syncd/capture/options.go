@@ -80,7 +80,9 @@ type Options struct {
 	// Lookups attaches the hook on lookups, for WatchLookups, if the attach method is fexit. Each lookup in
 	// a hash map on the host then takes longer.
 	Lookups bool
-	// Tick is the length of a jiffy, see [kmap.TickLength]. It must be above 0 with Lookups.
+	// Uses attaches the same hook, for WatchUses. The array of uses takes 8 MiB.
+	Uses bool
+	// Tick is the length of a jiffy, see [kmap.TickLength]. It must be above 0 with Lookups or Uses.
 	Tick time.Duration
 	// EmitOwn reports syncd's own writes and lookups too, for tests of the write context.
 	EmitOwn bool
@@ -93,7 +95,7 @@ func (o *Options) validate() error {
 	if o.Buffer != BufferRing && o.Buffer != BufferPerf {
 		return fmt.Errorf("buffer %q is unknown: choose ring or perf", o.Buffer)
 	}
-	if o.Lookups && o.Tick <= 0 {
+	if o.hooksLookups() && o.Tick <= 0 {
 		return errors.New("the hook on lookups needs the length of a jiffy")
 	}
 	if o.MeasureRing == nil {
@@ -107,6 +109,9 @@ func (o *Options) validate() error {
 	}
 	return CheckBufferSize(o.Buffer, o.BufferSize)
 }
+
+// hooksLookups reports whether the hook on lookups is necessary.
+func (o *Options) hooksLookups() bool { return o.Lookups || o.Uses }
 
 // MinBufferSize returns the minimum buffer size: bytes of a ring buffer, pages per CPU of a perf
 // buffer.

@@ -2,8 +2,11 @@ package capture
 
 import (
 	"log/slog"
+	"time"
 
 	"mapsync/bpf"
+
+	"github.com/cilium/ebpf"
 )
 
 // ProbeResult describes one attach method on this host.
@@ -25,6 +28,24 @@ func Probe(methods ...Attach) []ProbeResult {
 		offers = append(offers, probe(attach))
 	}
 	return offers
+}
+
+// ProbeUses attaches the hooks briefly, with the one on lookups. The result is that of [Capture.SeesUses]; err is why the
+// hooks cannot be attached.
+func ProbeUses(attach Attach, tick time.Duration) (sees func(ebpf.MapType) error, err error) {
+	own, err := bpf.NewOwnWriteMarks()
+	if err != nil {
+		return nil, err
+	}
+	defer own.Close()
+	c, err := Open(Options{
+		Attach: attach, Buffer: BufferRing, BufferSize: MinBufferSize(BufferRing), Uses: true, Tick: tick,
+		OwnWriteMarks: own, Logger: slog.New(slog.DiscardHandler),
+	})
+	if err != nil {
+		return nil, err
+	}
+	return c.SeesUses, c.Close()
 }
 
 func probe(attach Attach) ProbeResult {

@@ -166,7 +166,7 @@ func (p *pump) applyRun(tx *table.Tx) {
 			continue
 		}
 		if p.target.suffix != nil || p.target.keysOnly() && e.op == table.OpUpdate {
-			tx.RequestReread(p.target.tableKey(p.change.Key))
+			tx.RequestRereadOfChange(p.target.tableKey(p.change.Key))
 		} else {
 			tx.Local(&p.change)
 		}
@@ -185,7 +185,7 @@ func (p *pump) requestRereads(tx *table.Tx, e *event) {
 	}
 	p.stats.Events += uint64(len(keys) / size)
 	p.stats.ByContext[e.context] += uint64(len(keys) / size)
-	request := tx.RequestReread
+	request := tx.RequestRereadOfChange
 	if e.op == opDeletedKeys {
 		request = tx.RequestRereadOfDelete
 	}

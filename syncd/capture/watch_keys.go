@@ -4,7 +4,7 @@ import "mapsync/syncd/table"
 
 // WatchKeys is Watch for a per-CPU map or a map with values above MaxValueSize. A hook reads the value of only one
 // CPU, and an event has no room for a larger value, so an update is not applied as a change. The table rereads the
-// whole entry instead (table.Tx.RequestReread). Values may have any size.
+// whole entry instead (table.Tx.RequestRereadOfChange). Values may have any size.
 func (c *Capture) WatchKeys(id uint32, t *table.Table) error {
 	return c.watch(id, &target{table: t, keySize: t.KeySize()})
 }

@@ -64,7 +64,7 @@ func (w *watches) add(id uint32, keySize, valueSize int) bool {
 		atomic.StoreUint32(&w.probe(id, i).ProbeNext, 1)
 	}
 	p := w.probe(id, probes)
-	p.KeySize, p.ValueSize, p.Lookups = uint32(keySize), uint32(valueSize), 0
+	p.KeySize, p.ValueSize, p.Lookups, p.Uses = uint32(keySize), uint32(valueSize), 0, 0
 	atomic.StoreUint32(&p.Id, id) // the hooks find the map from here on
 	return true
 }
@@ -108,5 +108,8 @@ func (w *watches) reportLookups(id uint32) {
 	w.lookups = max(1, w.lookups+1)
 	atomic.StoreUint32(&w.find(id).Lookups, w.lookups)
 }
+
+// noteUses makes the hooks note the uses of a map. secret is not 0.
+func (w *watches) noteUses(id, secret uint32) { atomic.StoreUint32(&w.find(id).Uses, secret) }
 
 func (w *watches) close() error { return unix.Munmap(w.memory) }

@@ -54,9 +54,11 @@ type Config struct {
 	DeadTime        time.Duration `yaml:"dead-time"`
 	SyncTimeout     time.Duration `yaml:"sync-timeout"`
 	OnReadyTimeout  string        `yaml:"on-ready-timeout"`
+	EndDrainAtStart bool          `yaml:"end-drain-at-start"`
 	TombstoneTTL    time.Duration `yaml:"tombstone-ttl"`
 	MaxClockAhead   time.Duration `yaml:"max-clock-ahead"`
 	Deletes         []string      `yaml:"deletes"` // MAP=owner or MAP=any
+	NewMap          []string      `yaml:"new-map"` // MAP=table or MAP=map; the default follows deletes
 	EvictionDeletes bool          `yaml:"eviction-deletes"`
 	MaxTombstones   int           `yaml:"max-tombstones"` // 0: twice the map's maximum entries, at least 65536
 	RecordsFactor   float64       `yaml:"max-records-factor"`
@@ -70,7 +72,7 @@ type Config struct {
 	InPlace         []string      `yaml:"in-place"`          // MAP=hook or MAP=scan
 	RefreshInterval time.Duration `yaml:"refresh-interval"`
 
-	TakeoverExpiries []string `yaml:"takeover-expiry"` // MAP=DURATION or MAP=never
+	TakeoverExpiries []string `yaml:"takeover-expiry"` // MAP=DURATION, MAP=DURATION:FIELD or MAP=never
 
 	DrainSumsMaps       []string      `yaml:"drain-sums"` // names of maps
 	DrainSumsTTL        time.Duration `yaml:"drain-sums-ttl"`
@@ -180,7 +182,7 @@ func ParseMap(s string) (Map, error) {
 
 // Validate returns an error that joins all problems of the settings, each with a remedy, or nil.
 func (c *Config) Validate() error {
-	errs := []error{c.validateMaps(), c.validateSchemas(), c.validateAddresses(), c.validateTLS(), c.validateLimits(), c.validateTrust(), c.validateCluster(), c.validateInPlace(), c.validateDeletes(), c.validateTakeoverExpiry(), c.validateDrainSums(), c.validateMetrics()}
+	errs := []error{c.validateMaps(), c.validateSchemas(), c.validateAddresses(), c.validateTLS(), c.validateLimits(), c.validateTrust(), c.validateCluster(), c.validateInPlace(), c.validateDeletes(), c.validateNewMap(), c.validateTakeoverExpiry(), c.validateDrainSums(), c.validateMetrics()}
 	oneOf := func(name, value string, choices ...string) {
 		if !slices.Contains(choices, value) {
 			errs = append(errs, fmt.Errorf("%s %q is unknown: choose %s", name, value, strings.Join(choices, ", ")))

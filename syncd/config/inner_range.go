@@ -29,7 +29,7 @@ func (c *Config) expandInnerRanges() error {
 		}
 	}
 	for _, setting := range []*[]string{
-		&c.Schemas, &c.Fields, &c.ReadFrom, &c.WriteFrom, &c.Deletes, &c.InPlace, &c.TakeoverExpiries, &c.DrainSumsMaps,
+		&c.Schemas, &c.Fields, &c.ReadFrom, &c.WriteFrom, &c.Deletes, &c.NewMap, &c.InPlace, &c.TakeoverExpiries, &c.DrainSumsMaps,
 	} {
 		*setting = expandNames(*setting, ranges)
 	}

@@ -66,16 +66,18 @@ func (c *Config) bindReplication(fs *pflag.FlagSet) {
 
 	fs.DurationVar(&c.DeadTime, "dead-time", c.DeadTime, "time after which an unreachable peer counts as dead (at least 400ms)")
 	fs.DurationVar(&c.SyncTimeout, "sync-timeout", c.SyncTimeout, "maximum wait for the initial sync before local entries become authoritative")
+	fs.BoolVar(&c.EndDrainAtStart, "end-drain-at-start", c.EndDrainAtStart, "return to service if the node was drained when syncd stopped")
 	fs.StringVar(&c.OnReadyTimeout, "on-ready-timeout", c.OnReadyTimeout, "readiness if the initial sync is not complete within sync-timeout: closed (not ready) or open (ready)")
 	fs.DurationVar(&c.TombstoneTTL, "tombstone-ttl", c.TombstoneTTL, "lifetime of tombstones; a peer that is away for longer receives a full sync")
 	fs.DurationVar(&c.MaxClockAhead, "max-clock-ahead", c.MaxClockAhead, "refuse a peer's records that are dated further ahead than this")
 	fs.StringArrayVar(&c.Deletes, "deletes", c.Deletes, "which deletes by bpf(2) replicate, `MAP=any` or MAP=owner: all, or only those of entries that this node owns (repeatable; default: owner)")
+	fs.StringArrayVar(&c.NewMap, "new-map", c.NewMap, "which content of a live peer's entry wins after the load balancer has replaced a map, `MAP=table` or MAP=map: the record, or what the new map holds (repeatable; default: table; map with deletes: any)")
 	fs.BoolVar(&c.EvictionDeletes, "eviction-deletes", c.EvictionDeletes, "replicate an LRU map's evictions as deletes")
 	fs.Float64Var(&c.RecordsFactor, "max-records-factor", c.RecordsFactor, "maximum number of live records of a map, as a multiple of its maximum entries; records of peers above that are rejected")
 	fs.IntVar(&c.MaxTombstones, "max-tombstones", c.MaxTombstones, "maximum number of tombstones of a map; the oldest are removed first (default: twice the map's maximum entries, at least 65536)")
 	fs.DurationVar(&c.EvictedTTL, "evicted-ttl", c.EvictedTTL, "lifetime of a record of this node after its LRU map evicted the entry")
 	fs.IntVar(&c.MaxEvicted, "max-evicted", c.MaxEvicted, "maximum number of evicted records of this node in each map; the oldest expire first (default: the map's maximum entries)")
-	fs.StringArrayVar(&c.TakeoverExpiries, "takeover-expiry", c.TakeoverExpiries, "time without a change after which an entry expires that syncd wrote and whose owner has left, `MAP=DURATION` or MAP=never; for maps with a bpf_timer (repeatable)")
+	fs.StringArrayVar(&c.TakeoverExpiries, "takeover-expiry", c.TakeoverExpiries, "time without a use after which an entry expires that syncd wrote and whose owner has left, `MAP=DURATION`, MAP=DURATION:FIELD with a field that each use changes, or MAP=never; for maps with a bpf_timer (repeatable)")
 }
 
 // bindScans declares the settings of scans and of changes that no hook reports.

@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -18,6 +19,8 @@ import (
 	"mapsync/syncd/config"
 	"mapsync/syncd/kmap"
 	"mapsync/syncd/schema"
+
+	"github.com/cilium/ebpf"
 )
 
 // Severity is the severity of a Finding.
@@ -42,8 +45,9 @@ const lookupTimeout = 2 * time.Second
 
 // checker collects findings.
 type checker struct {
-	config *config.Config
-	found  []Finding
+	config   *config.Config
+	found    []Finding
+	seesUses func(ebpf.MapType) error // nil: not probed yet
 }
 
 // Check returns the problems of settings: values, files, certificates, keys, addresses and maps.
@@ -147,6 +151,36 @@ func (k *checker) checkMap(name string, ref kmap.Ref, owners []uint32, ids map[u
 	}
 	s, err := SchemaOf(name, info)
 	if err := refuseTimers(k.config, name, err == nil && s.Timers() != nil); err != nil {
+		k.fail("takeover-expiry", fmt.Errorf("%s: %w", name, err))
+	}
+	if k.hasSchemaFile(name) || err != nil {
+		s = nil
+	}
+	k.checkUses(name, &info, s)
+}
+
+// hasSchemaFile reports whether the settings name a file with the types of a map.
+func (k *checker) hasSchemaFile(name string) bool {
+	return slices.ContainsFunc(k.config.Schemas, func(s string) bool {
+		of, _, err := config.ParseSchema(s)
+		return err == nil && of == name
+	})
+}
+
+// checkUses checks that syncd sees which entries of a map are in use, if they expire after a takeover. s is nil if the
+// types are unknown here.
+func (k *checker) checkUses(name string, info *kmap.Info, s *schema.Schema) {
+	if k.seesUses == nil && k.config.WatchesUses(name) {
+		tick, err := kmap.TickLength()
+		if err == nil {
+			k.seesUses, err = capture.ProbeUses(capture.Attach(k.config.Attach), tick)
+		}
+		if err != nil {
+			k.warn("takeover-expiry", "%s: not checked whether syncd sees which entries are in use: %v", name, err)
+			k.seesUses = func(ebpf.MapType) error { return nil }
+		}
+	}
+	if err := refuseUnseenUses(k.config, name, info.Type, s, k.seesUses); err != nil {
 		k.fail("takeover-expiry", fmt.Errorf("%s: %w", name, err))
 	}
 }

@@ -30,7 +30,9 @@ func (a *admin) controlHandler() http.Handler {
 		}
 		answer(d, func() Handover { return h })(w, r)
 	})
-	mux.HandleFunc("DELETE /drain", answer(d, d.Undrain))
+	mux.HandleFunc("DELETE /drain", func(w http.ResponseWriter, r *http.Request) {
+		answer(d, func() Handover { return d.Undrain(r.Context()) })(w, r)
+	})
 	mux.HandleFunc("GET /dump/{map}", a.serveEntries)
 	mux.HandleFunc("GET /watch/{map}", a.serveEntries)
 	mux.HandleFunc("GET /diff/{map}", a.serveDiff)
@@ -96,7 +98,8 @@ func (c *Client) Drain(ctx context.Context, force bool) (Handover, error) {
 	return ask[Handover](ctx, c, http.MethodPut, "/drain?force="+strconv.FormatBool(force))
 }
 
-// Undrain puts the node into service again.
+// Undrain puts the node into service again. It waits a few seconds for the kernel maps to be
+// refilled. Until then the result is still drained, and has Ending set.
 func (c *Client) Undrain(ctx context.Context) (Handover, error) {
 	return ask[Handover](ctx, c, http.MethodDelete, "/drain")
 }

@@ -155,6 +155,7 @@ func (d *Daemon) open(openCapture func(capture.Options) (*capture.Capture, error
 	d.onClose(d.entryMetrics.close)
 	d.self.Node = d.config.NodeName
 	d.self.Incarnation = d.state.nextIncarnation(uint64(d.clock.now()), d.config.MaxClockAhead)
+	d.restoreDrain()
 	if err := d.openKernel(openCapture); err != nil {
 		return err
 	}
@@ -213,7 +214,7 @@ func (d *Daemon) openKernel(open func(capture.Options) (*capture.Capture, error)
 	}
 	o := capture.Options{
 		Attach: attach, Buffer: capture.Buffer(d.config.Buffer),
-		BufferSize: size, OwnWriteMarks: d.ownWriteMarks, Lookups: d.config.HooksAnyInPlace(), Tick: tick,
+		BufferSize: size, OwnWriteMarks: d.ownWriteMarks, Lookups: d.config.HooksAnyInPlace(), Uses: d.config.WatchesAnyUses(), Tick: tick,
 		WallOffset: d.clock.offset, MeasureRing: kmap.CallCreateBuffer.Measure, Logger: d.log,
 	}
 	// The creation of the ring is one long call.

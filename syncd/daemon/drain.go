@@ -34,6 +34,9 @@ type Handover struct {
 	Peers int `json:"peers"`
 	// NotHeld lists the entries that live peers reported not to hold.
 	NotHeld []NotHeld `json:"not_held"`
+	// Ending reports whether the node returns to service: its kernel maps are being refilled. It is
+	// drained until then.
+	Ending bool `json:"ending,omitempty"`
 	// Cancelled is the reason why syncd cancelled the last drain. It is empty if an operator
 	// ended it.
 	Cancelled string `json:"cancelled,omitempty"`
@@ -53,6 +56,9 @@ type drain struct {
 	waiting    []string
 	peers      int
 	notHeld    []NotHeld
+	peersSeen  bool  // a peer was live since the drain began, or since syncd started
+	ending     bool  // the node returns to service once its maps are refilled
+	endedAt    int64 // when the last drain was ended, in ns of the daemon's clock; 0: none
 }
 
 // watermark is the state of a map after its last change by this node.
@@ -76,25 +82,31 @@ var ErrLastNode = errors.New("no live peer receives from this node, so that its 
 // this node, Drain returns an error that wraps ErrLastNode, unless force is set. On a drained
 // node, Drain only adds force.
 func (d *Daemon) Drain(force bool) (Handover, error) {
-	if _, drained := d.drain.begun(); !drained && !force {
+	if !d.drain.inProgress() && !force {
 		if err := d.requireReceiver(); err != nil {
 			return d.Handover(), err
 		}
 	}
 	d.drain.mu.Lock()
 	d.drain.forced = d.drain.forced || force
-	if d.drain.since.IsZero() {
-		now := time.Now()
-		d.drain.since, d.drain.changed = now, now
-		d.drain.watermarks, d.drain.done = nil, false
-		d.drain.stableAt, d.drain.scanned = 0, time.Time{}
-		d.drain.waiting, d.drain.cancelled = []string{"the first check"}, ""
+	if d.drain.since.IsZero() || d.drain.ending {
+		d.drain.begin(time.Now())
+		d.drain.peersSeen = true // otherwise the drain was refused, or it is forced
 		d.log.Warn("drain started", "forced", force, "hint", "syncd drain --undo returns the node to service")
 	}
+	d.state.setDrain(&drainState{d.drain.since, d.drain.forced})
 	d.drain.mu.Unlock()
 	d.publish() // at once, so that traffic moves to other nodes
 	d.poke()
 	return d.Handover(), nil
+}
+
+// begin begins a drain. The lock is held.
+func (r *drain) begin(since time.Time) {
+	r.since, r.changed = since, time.Now()
+	r.watermarks, r.done, r.ending = nil, false, false
+	r.stableAt, r.scanned = 0, time.Time{}
+	r.waiting, r.cancelled = []string{"the first check"}, ""
 }
 
 // requireReceiver returns an error unless a live peer has a stream from this node, and the settings
@@ -123,37 +135,6 @@ func (d *Daemon) requireReceiver() error {
 	return fmt.Errorf("drain: %w", ErrLastNode)
 }
 
-// Undrain puts the node into service again.
-func (d *Daemon) Undrain() Handover {
-	d.undrain("")
-	return d.Handover()
-}
-
-// undrain ends a drain. why is the reason if syncd cancels the drain, and empty if an operator
-// ends it.
-func (d *Daemon) undrain(why string) {
-	r := &d.drain
-	r.mu.Lock()
-	if why != "" && r.forced {
-		r.mu.Unlock()
-		return // an operator has forced the drain meanwhile
-	}
-	switch {
-	case r.since.IsZero():
-	case why != "":
-		d.log.Warn("drain cancelled", "reason", why, "hint", "syncd drain --force drains the last node")
-	default:
-		d.log.Info("drain cancelled")
-	}
-	if !r.since.IsZero() {
-		r.cancelled = why
-	}
-	r.since, r.watermarks, r.done, r.waiting = time.Time{}, nil, false, nil
-	r.forced, r.peers, r.notHeld = false, 0, nil
-	r.mu.Unlock()
-	d.publish()
-}
-
 // Handover returns how far the node has handed over.
 func (d *Daemon) Handover() Handover {
 	r := &d.drain
@@ -162,7 +143,7 @@ func (d *Daemon) Handover() Handover {
 	return Handover{
 		Drained: !r.since.IsZero(), Since: r.since, Done: r.done,
 		Waiting: append([]string{}, r.waiting...), Peers: r.peers,
-		NotHeld: append([]NotHeld{}, r.notHeld...), Cancelled: r.cancelled,
+		NotHeld: append([]NotHeld{}, r.notHeld...), Cancelled: r.cancelled, Ending: r.ending,
 	}
 }
 
@@ -183,11 +164,17 @@ func (d *Daemon) updateHandover(marks []watermark, peers []replicate.PeerStatus,
 	r := &d.drain
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.since.IsZero() {
+	if r.since.IsZero() || r.ending {
 		return false
 	}
-	if len(peers) == 0 && !r.forced {
+	r.peersSeen = r.peersSeen || len(peers) > 0
+	switch {
+	case len(peers) > 0 || r.forced:
+	case r.peersSeen || d.pastSyncTimeout(d.started):
 		return true
+	default: // syncd has restarted on a drained node
+		r.waiting, r.done = []string{"no peer is connected yet"}, false
+		return false
 	}
 	if !sameChanges(r.watermarks, marks) {
 		r.watermarks, r.changed = marks, now
@@ -200,6 +187,9 @@ func (d *Daemon) updateHandover(marks []watermark, peers []replicate.PeerStatus,
 	}
 	if reason := d.pendingChanges(r, now); reason != "" {
 		r.waiting = append(r.waiting, reason)
+	}
+	if len(r.waiting) == 0 {
+		r.waiting = d.handOver(r.watermarks)
 	}
 	was := r.done
 	if r.done = len(r.waiting) == 0; r.done && !was {
@@ -240,10 +230,7 @@ func (d *Daemon) pendingChanges(r *drain, now time.Time) string {
 		if m.scannedSince(r.stableAt) {
 			continue
 		}
-		if until := d.scanBudget.PausedUntil(); !until.IsZero() {
-			return fmt.Sprintf("scans are paused until %s: `syncd scans resume` ends the pause", until.Format(time.RFC3339))
-		}
-		return "the map of " + m.name + " is being scanned"
+		return d.scanReason(m.name)
 	}
 	if r.scanned.IsZero() {
 		r.scanned = now

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/url"
 	"strconv"
+	"time"
 
 	"mapsync/syncd/table"
 )
@@ -74,11 +75,68 @@ func (d *Daemon) purge(m *replica, by caller) Removed {
 	return done
 }
 
+// purgeAll removes all records of a map, on all nodes.
+func (d *Daemon) purgeAll(m *replica, by caller) Removed {
+	done := d.remove([]*replica{m}, &table.Selection{All: true})
+	for _, r := range done.Maps {
+		attrs := append(by.attrs(), "map", r.Map, "records", r.Records)
+		d.log.Warn("all records of a map removed from all nodes", append(attrs, "hint", hintRemoved)...)
+	}
+	return done
+}
+
 // attached reports whether a kernel map is attached.
 func (m *replica) attached() bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.kernel != nil
+}
+
+// ErrUsesUnseen is wrapped by the error of a purge of unused records if syncd has not observed uses for long enough.
+var ErrUsesUnseen = errors.New("uses of entries are not visible (--force compares with the last change alone)")
+
+// purgeUnused removes, on all nodes, the records of a map whose owner has left, and those that syncd has written here, which
+// were neither changed nor used for a time. It refuses that if it has not observed uses for so long, unless force is set.
+func (d *Daemon) purgeUnused(m *replica, t *table.Table, unused time.Duration, force bool, by caller) (Removed, error) {
+	sel := table.Unused{For: unused, Changes: force}
+	if !force {
+		var err error
+		if sel.Uses, err = d.usesFor(m, t, unused); err != nil {
+			return Removed{}, fmt.Errorf("purge unused records of %s: %w", m.name, err)
+		}
+	}
+	done := d.remove([]*replica{m}, &table.Selection{Unused: &sel})
+	for _, r := range done.Maps {
+		attrs := append(by.attrs(), "map", r.Map, "unused_for", unused.String(), "forced", force, "records", r.Records)
+		d.log.Warn("unused records removed from all nodes", append(attrs, "hint", hintRemoved)...)
+	}
+	return done, nil
+}
+
+// usesFor returns the uses of the entries of a map. It fails unless they have been observed for a time. They are nil if each
+// use changes the entry.
+func (d *Daemon) usesFor(m *replica, t *table.Table, unused time.Duration) (table.Uses, error) {
+	m.mu.Lock()
+	a := m.kernel
+	m.mu.Unlock()
+	if a == nil || a.uses == nil && d.config.TakeoverField(m.name) == "" {
+		return nil, fmt.Errorf("%w: takeover-expiry does not observe this map", ErrUsesUnseen)
+	}
+	now, missed := d.clock.now(), a.uses != nil && a.uses.Missed()
+	var observed time.Duration
+	t.Update(func(tx *table.Tx) {
+		if missed {
+			tx.PostponeTakeover(now)
+		}
+		observed = tx.TakeoverObserved(now)
+	})
+	if observed < unused {
+		return nil, fmt.Errorf("%w: they have been observed for %s only", ErrUsesUnseen, observed.Truncate(time.Second))
+	}
+	if a.uses == nil {
+		return nil, nil
+	}
+	return a.uses, nil
 }
 
 func (d *Daemon) remove(maps []*replica, sel *table.Selection) Removed {
@@ -128,9 +186,34 @@ func (a *admin) serveForget(w http.ResponseWriter, r *http.Request) {
 }
 
 func (a *admin) servePurge(w http.ResponseWriter, r *http.Request) {
-	if m, _, _ := a.mapFor(w, r); m != nil {
-		answer(a.daemon, func() Removed { return a.daemon.purge(m, callerFrom(r.Context())) })(w, r)
+	m, t, _ := a.mapFor(w, r)
+	if m == nil {
+		return
 	}
+	done, err := a.purge(m, t, r)
+	switch {
+	case errors.Is(err, ErrUsesUnseen):
+		http.Error(w, err.Error(), http.StatusConflict)
+	case err != nil:
+		http.Error(w, err.Error(), http.StatusBadRequest)
+	default:
+		answer(a.daemon, func() Removed { return done })(w, r)
+	}
+}
+
+func (a *admin) purge(m *replica, t *table.Table, r *http.Request) (Removed, error) {
+	query, by := r.URL.Query(), callerFrom(r.Context())
+	switch {
+	case query.Get("all") == "true":
+		return a.daemon.purgeAll(m, by), nil
+	case !query.Has("unused-for"):
+		return a.daemon.purge(m, by), nil
+	}
+	unused, err := time.ParseDuration(query.Get("unused-for"))
+	if err != nil || unused <= 0 {
+		return Removed{}, fmt.Errorf("unused-for %q: give a duration above 0", query.Get("unused-for"))
+	}
+	return a.daemon.purgeUnused(m, t, unused, query.Get("force") == "true", by)
 }
 
 // Forget removes the records of an owner from a map on all nodes, or from all maps if name is
@@ -147,4 +230,16 @@ func (c *Client) Forget(ctx context.Context, owner, name string, force bool) (Re
 // the kernel map of the daemon.
 func (c *Client) Purge(ctx context.Context, name string) (Removed, error) {
 	return ask[Removed](ctx, c, http.MethodPut, "/purge/"+url.PathEscape(name))
+}
+
+// PurgeUnused removes, on all nodes, the records of a map whose owner has left, and those that syncd has written here, which were
+// neither changed nor used for a time. Unless force is set, the daemon refuses if it has not observed uses for so long.
+func (c *Client) PurgeUnused(ctx context.Context, name string, unused time.Duration, force bool) (Removed, error) {
+	query := url.Values{"unused-for": {unused.String()}, "force": {strconv.FormatBool(force)}}
+	return ask[Removed](ctx, c, http.MethodPut, "/purge/"+url.PathEscape(name)+"?"+query.Encode())
+}
+
+// PurgeAll removes all records of a map, on all nodes, those of live nodes included.
+func (c *Client) PurgeAll(ctx context.Context, name string) (Removed, error) {
+	return ask[Removed](ctx, c, http.MethodPut, "/purge/"+url.PathEscape(name)+"?all=true")
 }

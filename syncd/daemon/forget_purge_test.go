@@ -155,3 +155,32 @@ func TestPurgeRemovesOrphanedAndFailedRecords(t *testing.T) {
 		t.Errorf("purge of an unknown map: got error %v, want ErrUse", err)
 	}
 }
+
+// Purge with all removes the records of live nodes, too. A later write of a load balancer replicates.
+func TestPurgeAllEmptiesTheMapOnAllNodes(t *testing.T) {
+	const entries = 200
+	nodes, maps := threeNodes(t, 1000, 1000, 1000)
+	for i, n := range nodes[:2] {
+		n.write(maps[i], uint64(1000*i), uint64(1000*i+entries/2), 7)
+	}
+	poll.Eventually(t, "all tables have the records", func() bool {
+		return nodes[2].ownedBy("n1") == entries/2 && nodes[2].ownedBy("n2") == entries/2 && nodes[1].ownedBy("n1") == entries/2 && nodes[0].ownedBy("n2") == entries/2
+	})
+	done, err := nodes[0].client.PurgeAll(t.Context(), "ct")
+	if err != nil || len(done.Maps) != 1 || done.Maps[0].Records != entries {
+		t.Fatalf("purge: got %+v, error %v, want %d records removed", done, err, entries)
+	}
+	for i, n := range nodes {
+		poll.Eventually(t, "the map is empty on "+n.config.NodeName, func() bool { return numberOf(t, maps[i]) == 0 && n.ownedBy("n1")+n.ownedBy("n2") == 0 })
+	}
+	if !nodes[0].log.contains(fmt.Sprintf("caller_uid=%d caller_pid=%d map=ct records=%d hint=", os.Getuid(), os.Getpid(), entries)) {
+		t.Error("log: want the caller of the purge")
+	}
+	nodes[1].write(maps[1], 1000, 1010, 8)
+	for i, n := range nodes {
+		poll.Eventually(t, "the next write is on "+n.config.NodeName, func() bool { return numberOf(t, maps[i]) == 10 })
+	}
+	if _, err := nodes[0].client.PurgeAll(t.Context(), "other"); !errors.Is(err, daemon.ErrUse) {
+		t.Errorf("purge of an unknown map: got error %v, want ErrUse", err)
+	}
+}

@@ -35,12 +35,13 @@ func (d *Daemon) watchMaps(ctx context.Context) error {
 			m.adopt()
 			m.expireUnwritten()
 		}
+		d.endDrain()
 		d.checkReadiness()
 		if now := d.publish(); now.Ready != last.Ready || len(now.Unproven) != len(last.Unproven) {
 			d.logReadiness(&now)
 			last = now
 		}
-		if _, drained := d.drain.begun(); drained {
+		if d.drain.inProgress() {
 			d.checkHandover(time.Now())
 		}
 	}

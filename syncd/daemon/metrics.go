@@ -90,6 +90,7 @@ var (
 	divergent    = desc("divergent_entries", "Entries sent by the peer that differ on this node; 0 if the digests agree.", "peer", "map")
 	digests      = desc("digest_rounds_total", "Digest comparisons with peers, by outcome; divergent includes changes in flight.", "outcome")
 	repairs      = desc("repairs_total", "Repairs: resends of records in divergent buckets.")
+	unexplained  = desc("unexplained_repairs_total", "Repairs that did not explain the difference of a peer's digests.")
 	repaired     = desc("repaired_entries_total", "Entries corrected by repairs.")
 	audits       = desc("map_audits_total", "Audits: recalculations of a map's digests from its records.", "map")
 	auditsFound  = desc("map_audit_found_total", "Digest buckets that differed from the records in an audit: corrupt memory or a bug.", "map")
@@ -234,7 +235,7 @@ func (s sink) table(m string, st *table.Stats) {
 	s.gauge(mapApplied, float64(st.Applied), m)
 	for name, n := range map[string]uint64{
 		"accepted": st.LocalAccepted, "unchanged": st.LocalUnchanged, "stale": st.LocalStale, "unsettled": st.Unsettled, "unread": st.RereadsDropped,
-		"restored": st.Restored, "evicted": st.Evictions, "expired": st.EvictionsExpired, "takeover_expired": st.TakeoversExpired, "refreshed": st.Refreshed,
+		"restored": st.Restored, "evicted": st.Evictions, "expired": st.EvictionsExpired, "takeover_expired": st.TakeoversExpired, "takeover_used": st.TakeoversUsed, "refreshed": st.Refreshed,
 	} {
 		s.counter(mapLocal, n, m, name)
 	}

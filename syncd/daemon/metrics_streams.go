@@ -66,6 +66,7 @@ func (s sink) streams(d *Daemon) {
 	s.counter(digests, st.DigestsImpossible, "impossible")
 	s.counter(repairs, st.Repairs)
 	s.counter(repaired, st.Repaired)
+	s.counter(unexplained, st.Unexplained)
 	s.counter(streamSyncs, st.FullSyncs, "full")
 	s.counter(streamSyncs, st.Resumes, "resumed")
 	s.counter(deprecatedStreamSyncs, st.FullSyncs, "beginning")

@@ -3,7 +3,6 @@ package daemon
 import (
 	"context"
 	"errors"
-	"fmt"
 	"strings"
 	"time"
 
@@ -49,11 +48,16 @@ const (
 // missing. Each reason appears once, with the maps that it concerns.
 func (d *Daemon) Ready() Readiness {
 	r := d.mapsReady()
-	if since, drained := d.drain.begun(); drained {
-		r.Ready, r.Drained = false, true
-		r.Missing = append(r.Missing, fmt.Sprintf("drained since %s (`syncd drain --undo` puts the node into service)", since.Format(time.DateTime)))
-	}
+	d.addDrain(&r)
 	return r
+}
+
+// addDrain adds the state of the drain.
+func (d *Daemon) addDrain(r *Readiness) {
+	if reason, drained := d.drainReason(); drained {
+		r.Ready, r.Drained = false, true
+		r.Missing = append(r.Missing, reason)
+	}
 }
 
 // mapsReady is Ready without the state of the drain.
@@ -161,7 +165,9 @@ func (d *Daemon) servePeers(ctx context.Context) error {
 func (d *Daemon) publish() Readiness {
 	d.healthMu.Lock()
 	defer d.healthMu.Unlock()
-	r := d.Ready() // under the lock, so that an older state cannot overwrite a drain
+	r := d.mapsReady() // under the lock, so that an older state cannot overwrite a drain
+	d.holdDeletes(!r.Ready || len(r.Unproven) > 0)
+	d.addDrain(&r)
 	if r.Ready == d.healthServing {
 		return r
 	}

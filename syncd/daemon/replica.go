@@ -68,6 +68,7 @@ type replica struct {
 	syncBarrier   *table.WriteBarrier     // unwritten records at the end of the initial sync of the kernel map
 	readyState    readyState              // state of the current kernel map
 	readyBarrier  *table.WriteBarrier     // unwritten records when peers had sent all and digests agreed
+	returnBarrier *table.WriteBarrier     // unwritten records at the end of a handover
 
 	exempt bool // a reload added it to a ready node, and it was not ready since
 
@@ -77,6 +78,9 @@ type replica struct {
 
 	firstRead      chan struct{} // closed when the map was read, or does not exist
 	closeFirstRead func()        // closes firstRead, once
+
+	// endScanned is when the scan at the end of a handover was complete, zero before. watchMaps uses it.
+	endScanned time.Time
 
 	// Fields of run.
 	offered       *table.Table   // the table that the replicator has

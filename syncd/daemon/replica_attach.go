@@ -27,6 +27,8 @@ type attachment struct {
 	stop   context.CancelFunc
 	done   chan struct{}
 
+	uses *capture.Uses // nil: each use changes its entry, or entries do not expire
+
 	hooksInPlace bool  // the hook on lookups finds changes in place
 	inPlaceErr   error // why it does not, although the settings require it
 
@@ -66,6 +68,9 @@ func (m *replica) attach(ctx context.Context, event kmap.Event, fail context.Can
 		return err
 	}
 	m.watchInPlace(a)
+	if err := m.watchUses(a); err != nil {
+		return err
+	}
 	began := time.Now()
 	n, err := m.load(ctx, opened, t)
 	if err != nil {
@@ -123,6 +128,9 @@ func (m *replica) open(raw *ebpf.Map) (*attachment, *schema.Schema, error) {
 	if err := refuseTimers(&m.daemon.config, m.name, m.hasTimer(s, info)); err != nil {
 		return nil, nil, err
 	}
+	if err := refuseUnseenUses(&m.daemon.config, m.name, info.Type, s, m.daemon.capture.SeesUses); err != nil {
+		return nil, nil, err
+	}
 	if m.daemon.config.DrainSums(m.name) {
 		a, err := m.openDrainSums(raw, &info, s)
 		return a, s, err
@@ -148,7 +156,10 @@ func (m *replica) beginLoading(a *attachment, t *table.Table, s *schema.Schema) 
 		m.daemon.state.removeIdentity(m.name) // should the former map return, it lacks the changes made meanwhile
 	}
 	// A reload may have changed the key since the table was created.
-	t.Update(func(tx *table.Tx) { tx.SetDigestKey(m.daemon.digestKey(m.name)) })
+	t.Update(func(tx *table.Tx) {
+		tx.SetDigestKey(m.daemon.digestKey(m.name))
+		tx.HoldDeletes(true) // until publish finds that all maps are ready
+	})
 	m.useCounterTypes(s)
 	m.readyState = notReady
 	m.daemon.poke()
@@ -187,7 +198,7 @@ func (m *replica) replicate(t *table.Table, s *schema.Schema, info kmap.Info) er
 }
 
 func (m *replica) startSyncer(ctx context.Context, a *attachment, t *table.Table, fail context.CancelCauseFunc) error {
-	syncer, err := kmap.NewSyncer(t, a.m, kmap.SyncerOptions{Now: m.daemon.clock.now, Logger: m.log})
+	syncer, err := kmap.NewSyncer(t, a.m, kmap.SyncerOptions{Now: m.daemon.clock.now, Uses: a.syncerUses(), Logger: m.log})
 	if err != nil {
 		return err
 	}
@@ -224,6 +235,7 @@ func (m *replica) detach(next MapState) bool {
 	m.readyState = notReady
 	m.removeBarrier(&m.readyBarrier)
 	m.removeBarrier(&m.syncBarrier)
+	m.removeBarrier(&m.returnBarrier)
 	m.restoreOffered()
 	m.mu.Unlock()
 	if a == nil {

@@ -109,7 +109,11 @@ func (m *replica) tableFor(opened *kmap.Map, s *schema.Schema) (*table.Table, er
 	o.Timers = m.timers(opened, s)
 	switch {
 	case !m.wasOffered:
-		return table.New(o)
+		t, err := table.New(o)
+		if err == nil {
+			m.restoreHandover(t)
+		}
+		return t, err
 	case !schema.Identical(old, s):
 		return m.convert(t, old, s, o)
 	}
@@ -146,6 +150,7 @@ func (m *replica) tableOptions(info *kmap.Info, s *schema.Schema) table.Options 
 		MaxSkew:         m.daemon.config.MaxClockAhead / 2, // so that peers accept this node's records
 		EvictionDeletes: m.daemon.config.EvictionDeletes,
 		DeletesAny:      m.daemon.config.DeletesAny(m.name),
+		NewMapWins:      m.daemon.config.NewMapWins(m.name),
 		LRU:             isLRU(info),
 		MaxEntries:      info.MaxEntries,
 		EvictedTTL:      m.daemon.config.EvictedTTL,
@@ -154,12 +159,14 @@ func (m *replica) tableOptions(info *kmap.Info, s *schema.Schema) table.Options 
 		MaxTombstones:   m.daemon.config.MaxTombstones,
 		SettleKeys:      settleKeys,
 		TakeoverExpiry:  expiry,
+		TakeoverDelay:   takeoverDelay(&m.daemon.config, m.name, expiry),
 		Refresh:         m.daemon.config.RefreshInterval,
 		Significant:     s.Significant(),
 		Carried:         s.Carried(),
 		DigestKey:       m.daemon.digestKey(m.name),
 		ComparedKey:     s.ComparedKey(),
 		Compared:        s.Compared(),
+		HasTimer:        m.hasTimer(s, *info) && !m.daemon.config.DrainSums(m.name), // sums have no timers
 		Counter:         m.counter(),
 	}
 }

@@ -71,6 +71,9 @@ func (m *replica) becomingReady() bool {
 // sent all its records just now. agreed means that the digests agreed, too. After that only the
 // kernel map counts: if digests disagree later, changes in flight are the cause.
 func (m *replica) checkReadiness(complete, agreed bool) {
+	if m.awaitsRefill() {
+		return
+	}
 	ignoreFailed := m.ignoreFailedWrites()
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -81,7 +84,11 @@ func (m *replica) checkReadiness(complete, agreed bool) {
 	case !complete:
 		m.removeBarrier(&m.readyBarrier)
 	case m.readyBarrier == nil && agreed:
-		m.table.View(func(tx *table.Tx) { m.readyBarrier = tx.AddBarrier() })
+		m.table.View(func(tx *table.Tx) {
+			if tx.PendingCopies() == 0 {
+				m.readyBarrier = tx.AddBarrier()
+			}
+		})
 	}
 	switch {
 	case m.readyBarrier != nil && m.entriesToWrite(ignoreFailed) == 0:

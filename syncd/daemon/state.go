@@ -17,7 +17,7 @@ import (
 	"mapsync/syncd/table"
 )
 
-// state stores, from one incarnation to the next, which kernel map each name referred to. If the
+// state stores, from one incarnation to the next, whether the node is drained, and which kernel map each name referred to. If the
 // kernel map is the same, an absent key was deleted while the daemon was stopped. If it is
 // another one, the load balancer has started with an empty map. state also keeps incarnations
 // increasing if the wall clock is set back.
@@ -79,6 +79,9 @@ type stateFile struct {
 	BootID      string                 `json:"boot_id"`
 	Incarnation uint64                 `json:"incarnation"` // of the last start
 	Maps        map[string]mapIdentity `json:"kernel_maps"`
+	// Drain and Handovers are valid until reboot, like Maps.
+	Drain     *drainState              `json:"drain,omitempty"`
+	Handovers map[string]handoverState `json:"handovers,omitempty"` // by name of the map
 	// Unheld has the keys that the kernel maps of Maps have never held, by the names in Maps.
 	Unheld map[string]unheldKeys `json:"unheld,omitempty"`
 }
@@ -114,6 +117,7 @@ func openState(dir, node string, log *slog.Logger) *state {
 	this := strings.TrimSpace(string(boot))
 	if this == "" || s.file.BootID != this || s.file.Maps == nil { // map ids are valid until reboot
 		s.file.BootID, s.file.Maps, s.file.Unheld = this, make(map[string]mapIdentity), nil
+		s.file.Drain, s.file.Handovers = nil, nil
 	}
 	return s
 }

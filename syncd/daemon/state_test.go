@@ -119,7 +119,7 @@ func TestStateVersions(t *testing.T) {
 		"none":    {"{" + rest, true},
 		"zero":    {`{"version":0,` + rest, true},
 		"current": {`{"version":1,` + rest, true},
-		"next":    {`{"version":2,` + rest, false},
+		"next":    {`{"version":3,` + rest, false},
 		"highest": {`{"version":9223372036854775807,` + rest, false},
 	} {
 		dir := t.TempDir()

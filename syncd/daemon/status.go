@@ -172,6 +172,8 @@ type PeerMapStatus struct {
 	AgreedPosition uint64    `json:"agreed_position"`
 	Divergent      int       `json:"divergent_entries"`
 	Incomparable   string    `json:"incomparable,omitempty"` // why the comparison is impossible
+	// FalseDigests reports whether the digests of the peer stay different although repairs find no reason.
+	FalseDigests bool `json:"false_digests,omitempty"`
 	// FallbackSender reports whether this node requests orphaned records from the peer. Via is
 	// the peer that sends this peer's records, because nothing is received from it.
 	FallbackSender bool   `json:"fallback_sender,omitempty"`
@@ -299,7 +301,7 @@ func peerStatus(p *replicate.PeerStatus) PeerStatus {
 			Received: m.Received, Sent: m.Sent, Acked: m.Acked,
 			LagEntries: m.LagEntries, LagSeconds: m.Lag.Seconds(),
 			Agreed: m.InSync, AgreedAt: m.InSyncAt, AgreedPosition: m.InSyncPosition,
-			Divergent: m.Divergent, Incomparable: m.Incomparable,
+			Divergent: m.Divergent, Incomparable: m.Incomparable, FalseDigests: m.FalseDigests,
 			FallbackSender: m.FallbackSender, Via: m.Via,
 			Refused: m.ExceptionCount, Exceptions: exceptions(m.Exceptions), PeerUnsent: m.Unsent, Report: peerReport(&m.Report),
 		})

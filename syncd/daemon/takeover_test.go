@@ -49,20 +49,25 @@ func sessions(m *ebpf.Map, from, to uint64) (n int) {
 	return n
 }
 
-// timerNode returns a node with a map of sessions, whose takeover-expiry is 3 s.
+// timerNode returns a node with a map of sessions, whose takeover-expiry is 3 s. Each use of a session changes its state.
 func timerNode(t *testing.T, number int, dir string) (*node, *ebpf.Map) {
 	t.Helper()
 	pin := filepath.Join(dir, fmt.Sprint(number))
 	m := pinnedAs(t, pin, timerSpec())
 	n := newNode(t, number, "ct="+pin)
 	n.config.ScanInterval, n.config.MaxScanInterval, n.config.RefreshInterval = 100*time.Millisecond, 100*time.Millisecond, 100*time.Millisecond
-	n.config.DeadTime, n.config.TakeoverExpiries = 400*time.Millisecond, []string{"ct=3s"}
+	n.config.DeadTime, n.config.TakeoverExpiries = 400*time.Millisecond, []string{"ct=3s:state"}
 	return n, m
 }
 
-// TestTakenOverTimersExpire: three nodes have sessions whose timers only the owner has armed. The owner leaves, and
-// one of the others goes on to use some of its sessions. Those stay, on both nodes, and the others expire.
+// TestTakenOverTimersExpire: three nodes have sessions whose timers only the owner has armed. The owner leaves, or is
+// drained, and one of the others goes on to use some of its sessions. Those stay, on both nodes, and the others expire.
 func TestTakenOverTimersExpire(t *testing.T) {
+	t.Run("leaves", func(t *testing.T) { testTakenOverTimersExpire(t, func(n *node) { n.stop() }) })
+	t.Run("drained", func(t *testing.T) { testTakenOverTimersExpire(t, (*node).drain) })
+}
+
+func testTakenOverTimersExpire(t *testing.T, leave func(*node)) {
 	const all, used, own = 60, 20, 10
 	dir := pinDir(t)
 	var nodes [3]*node
@@ -85,7 +90,7 @@ func TestTakenOverTimersExpire(t *testing.T) {
 	poll.Eventually(t, "all nodes have all sessions", func() bool { return held(maps[1]) && held(maps[2]) })
 	poll.Stays(t, 4*time.Second, "the sessions of live nodes stay", func() bool { return held(maps[1]) && held(maps[2]) })
 
-	nodes[0].stop()
+	leave(nodes[0])
 	state := byte(2)
 	poll.Within(t, time.Minute, "the sessions without use expire on both nodes, the others are in use", func() bool {
 		putSessions(t, maps[2], 0, used, state)
@@ -102,6 +107,18 @@ func TestTakenOverTimersExpire(t *testing.T) {
 			t.Errorf("sessions of the live node on node %d: got %d, want %d", i+2, got, own)
 		}
 	}
+}
+
+// drain drains the node and waits for the handover.
+func (n *node) drain() {
+	n.t.Helper()
+	if _, err := n.client.Drain(n.t.Context(), false); err != nil {
+		n.t.Fatalf("drain: got error %v, want none", err)
+	}
+	poll.Eventually(n.t, "the handover is complete", func() bool {
+		h, err := n.client.Handover(n.t.Context())
+		return err == nil && h.Done
+	})
 }
 
 // TestTakenOverTimersExpireAfterRestart: the owner of sessions leaves while the other node restarts. The other node finds
@@ -175,7 +192,7 @@ func TestTimersMissingInASchemaFile(t *testing.T) {
 
 // TestTimersNeedATakeoverExpiry: a map with timers is refused unless the settings have a rule for it.
 func TestTimersNeedATakeoverExpiry(t *testing.T) {
-	for setting, want := range map[string]daemon.MapState{"": daemon.MapRefused, "ct=2m": daemon.MapReplicating, "ct=never": daemon.MapReplicating} {
+	for setting, want := range map[string]daemon.MapState{"": daemon.MapRefused, "ct=2m:state": daemon.MapReplicating, "ct=never": daemon.MapReplicating} {
 		t.Run(setting, func(t *testing.T) {
 			pin := filepath.Join(pinDir(t), "ct")
 			pinnedAs(t, pin, timerSpec())

@@ -38,6 +38,8 @@ type SyncerOptions struct {
 	// Now is the wall clock in nanoseconds. It must have the same fixed offset from the monotonic
 	// clock as capture uses. Nil: [time.Now].
 	Now func() int64
+	// Uses shows uses of entries without a change, for the expiry after a takeover. Nil: each use changes the entry.
+	Uses Uses
 	// Logger receives messages when writes start to fail and when they recover. Nil: discarded.
 	Logger *slog.Logger
 }
@@ -75,6 +77,7 @@ type Syncer struct {
 	found   []bool
 	reading table.Reading // of a reread
 
+	upkeepAt   int64 // time of the last upkeep, ns
 	lastSettle int64 // time of the last check of settling keys, ns
 	backoff    time.Duration
 	retryAt    time.Time
@@ -148,7 +151,7 @@ func (s *Syncer) Run(ctx context.Context) error {
 				}
 			case <-settle.C:
 			case now := <-tick.C:
-				s.upkeep(now)
+				err = s.upkeep(now)
 			}
 		}
 		if ctx.Err() != nil {
@@ -156,8 +159,11 @@ func (s *Syncer) Run(ctx context.Context) error {
 		}
 		select {
 		case now := <-tick.C:
-			s.upkeep(now)
+			err = errors.Join(err, s.upkeep(now))
 		default:
+		}
+		if err != nil {
+			return err
 		}
 	}
 }
@@ -315,18 +321,24 @@ func (s *Syncer) requeueRereads(n int) {
 	})
 }
 
-// upkeep expires tombstones and retries failed writes: after a second, and at increasing intervals
+// upkeep expires tombstones and entries, and retries failed writes: after a second, and at increasing intervals
 // while the retries fail.
-func (s *Syncer) upkeep(now time.Time) {
+func (s *Syncer) upkeep(now time.Time) error {
 	for more := true; more; {
 		s.t.Update(func(tx *table.Tx) { more = tx.Expire(s.opts.Now(), chunk) })
 	}
 	for more := true; more; {
 		s.t.Update(func(tx *table.Tx) { more = tx.ExpireEvicted(s.opts.Now(), chunk) })
 	}
-	for more := true; more; {
-		s.t.Update(func(tx *table.Tx) { more = tx.ExpireTakenOver(s.opts.Now(), chunk) })
+	if err := s.expireTakenOver(); err != nil {
+		return err
 	}
+	s.retry(now)
+	return nil
+}
+
+// retry retries failed writes.
+func (s *Syncer) retry(now time.Time) {
 	failed := s.t.Stats().Failed
 	s.logFailureChange(failed)
 	if failed == 0 || failed < s.lastFailed {

@@ -8,8 +8,9 @@ import "slices"
 type permit struct {
 	// peer is the name of the peer.
 	peer string
-	// all permits the records of every owner. It ends with a full sync that this node requested
-	// because it holds unadopted entries.
+	// all also permits orphaned records, and those of live nodes that have sent this node nothing of the map
+	// (see localMap.firstHand), while the table holds unadopted entries. It ends with the full sync that
+	// this node requested because of them.
 	all bool
 	// orphaned permits the records of nodes that have left.
 	orphaned bool
@@ -19,14 +20,16 @@ type permit struct {
 	nodes []string
 }
 
-// allows reports whether the peer may send a node's records under a view. It does not cover
-// repairs, in which the peer may send the records of every owner; the caller checks that.
-func (p *permit) allows(v *view, node string) bool {
+// allows reports whether the peer may send a node's records under a view. answer reports that the peer
+// answers a request to send records again, or a subscription of a node with unadopted entries. Every peer may
+// then send orphaned records, which versions alone decide. It may not send those of other live nodes, except
+// in place of a node from which this node receives nothing.
+func (p *permit) allows(v *view, node string, answer bool) bool {
 	switch {
-	case p.all || node == p.peer || node == v.self.Node:
+	case node == p.peer || node == v.self.Node:
 		return true
 	case v.orphaned(node):
-		return p.orphaned
+		return p.orphaned || answer
 	}
 	return p.requests(node)
 }
@@ -37,12 +40,12 @@ func (p *permit) requests(node string) bool {
 	return found
 }
 
-// union returns a permit for everything that p or o allows. The fallback sender is that of o.
-func (p *permit) union(o *permit) *permit {
-	nodes := append(slices.Clone(p.nodes), o.nodes...)
-	slices.Sort(nodes)
+// succeededBy returns the permit while o is requested and the peer has not confirmed it: orphaned records of the
+// request before may still arrive. The nodes are those of o alone. Otherwise a peer that confirms nothing
+// would keep the permission to send the records of a live node.
+func (p *permit) succeededBy(o *permit) *permit {
 	return &permit{
 		peer: p.peer, all: p.all || o.all, orphaned: p.orphaned || o.orphaned,
-		fallback: o.fallback, nodes: slices.Compact(nodes),
+		fallback: o.fallback, nodes: o.nodes,
 	}
 }

@@ -27,6 +27,9 @@ const (
 	// node. See unverified_owners.go of package table.
 	rejectUnverifiedOwner
 	rejections
+	// passedOver: another live node owns the record, which is part of the answer to a resend request. That
+	// node sends it. The record proves that the peer has the key, and changes nothing. It does not count as rejected.
+	passedOver
 )
 
 var rejectionNames = [rejections]string{"", "unrequested", "write_from", "incarnation", "limit", "unverified_owner"}
@@ -35,9 +38,16 @@ var rejectionNames = [rejections]string{"", "unrequested", "write_from", "incarn
 // other code makes this decision. Accepted are:
 //
 //   - the records of the peer itself, of its incarnation or an earlier one;
-//   - the records of earlier incarnations of this node;
-//   - orphaned records and records of other live nodes, if this node requested them from the peer
-//     (see permit), or in a repair that this node requested.
+//   - the records of earlier incarnations of this node, about which the table decides: see mergeOwn;
+//   - orphaned records, if this node requested them from the peer (see permit), or in an answer: the
+//     records that the peer sends again at the request of this node, or because of unadopted entries;
+//   - records of other live nodes, if this node requested them from the peer because it receives nothing
+//     from their owner;
+//   - records of other live nodes that have sent nothing of the map yet, if this node has unadopted entries.
+//     They are second-hand: see table.RemoteOptions.
+//
+// A member can always cause an answer, by digests that differ. An answer therefore permits no record of
+// another live node: that node has a stream and a comparison of its own.
 //
 // In all cases the owner must be allowed to write the map.
 //
@@ -46,16 +56,28 @@ var rejectionNames = [rejections]string{"", "unrequested", "write_from", "incarn
 func (in *inboundMap) authorise(owners []wire.Owner) {
 	v, b := in.stream.r.view.Load(), &in.stream.batch
 	// handleBatch refuses resent batches that this node did not request.
-	repair := in.resend != nil && b.Resent
-	in.decisions = in.decisions[:0]
+	resent := in.resend != nil && b.Resent
+	all := in.permit != nil && in.permit.all && in.tx.Unadopted()
+	in.decisions, in.secondHand = in.decisions[:0], in.secondHand[:0]
 	for i := range owners {
-		in.decisions = append(in.decisions, in.decide(v, &owners[i], repair))
+		d := in.decide(v, &owners[i], resent || all)
+		secondHand := d == rejectUnrequested && all && !in.m.isFirstHand(string(owners[i].Node))
+		switch {
+		case secondHand:
+			d = accepted
+			in.m.secondHand.Store(true)
+		case d == rejectUnrequested && resent && in.listing():
+			d = accepted // it is only compared
+		case d == rejectUnrequested && resent:
+			d = passedOver
+		}
+		in.decisions, in.secondHand = append(in.decisions, d), append(in.secondHand, secondHand)
 	}
 }
 
 // decide returns the decision for one owner. An impossible incarnation and write-from are decisive
-// in repairs, too.
-func (in *inboundMap) decide(v *view, w *wire.Owner, repair bool) rejection {
+// in answers, too.
+func (in *inboundMap) decide(v *view, w *wire.Owner, answer bool) rejection {
 	o := in.stream.ownerOf(w)
 	switch {
 	case o.Node == in.stream.peer.Node && o.Incarnation > in.stream.peer.Incarnation,
@@ -65,7 +87,7 @@ func (in *inboundMap) decide(v *view, w *wire.Owner, repair bool) rejection {
 		return rejectIncarnation
 	case o.Node != v.self.Node && !in.m.access.writes(o.Node):
 		return rejectOwner
-	case repair || in.permit == nil || in.permit.allows(v, o.Node):
+	case in.permit == nil || in.permit.allows(v, o.Node, answer):
 		return accepted
 	}
 	return rejectUnrequested

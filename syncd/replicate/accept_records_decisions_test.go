@@ -38,11 +38,13 @@ func TestAcceptedOwners(t *testing.T) {
 		"a later incarnation of this node":             {"b", 3, plain, nil, false, rejectIncarnation},
 		"a live node, not requested":                   {"c", 9, plain, nil, false, rejectUnrequested},
 		"a live node, requested":                       {"c", 9, &permit{peer: "x", nodes: []string{"c"}}, nil, false, accepted},
-		"a live node, in a repair":                     {"c", 9, plain, nil, true, accepted},
+		"a live node, in an answer":                    {"c", 9, plain, nil, true, rejectUnrequested},
+		"a live node, requested, in an answer":         {"c", 9, &permit{peer: "x", nodes: []string{"c"}}, nil, true, accepted},
+		"a live node, of the fallback sender":          {"c", 9, &permit{peer: "x", orphaned: true, fallback: true}, nil, true, rejectUnrequested},
+		"orphaned, in an answer":                       {"z", 9, plain, nil, true, accepted},
 		"a live node, without a permit":                {"c", 9, nil, nil, false, accepted},
 		"orphaned, not requested":                      {"z", 9, plain, nil, false, rejectUnrequested},
 		"orphaned, requested":                          {"z", 9, &permit{peer: "x", orphaned: true}, nil, false, accepted},
-		"all owners":                                   {"c", 9, &permit{peer: "x", all: true}, nil, false, accepted},
 		"an incarnation in the future":                 {"z", future, &permit{peer: "x", orphaned: true}, nil, false, rejectIncarnation},
 		"an owner that may not write":                  {"x", 1, plain, func(n string) bool { return n != "x" }, false, rejectOwner},
 		"an owner that may not write, in a repair":     {"c", 9, plain, func(n string) bool { return n == "x" }, true, rejectOwner},
@@ -67,8 +69,12 @@ func TestAcceptedOwners(t *testing.T) {
 		t.Error("batch in turn during a repair: got accepted, want rejected")
 	}
 	x.stream.batch.Resent = true
-	if x.in.authorise(owners); x.in.decisions[0] != accepted {
-		t.Error("batch of a repair: got rejected, want accepted")
+	if x.in.authorise(owners); !slices.Equal(x.in.decisions, []rejection{passedOver, accepted}) {
+		t.Errorf("batch of a repair: got decisions %v, want passed over and accepted", x.in.decisions)
+	}
+	x.in.resend.list = &diffList{}
+	if x.in.authorise(owners); !slices.Equal(x.in.decisions, []rejection{accepted, accepted}) {
+		t.Errorf("batch of a list: got decisions %v, want accepted", x.in.decisions)
 	}
 }
 
@@ -116,16 +122,17 @@ func TestRejectedRecordsAreCountedAndLogged(t *testing.T) {
 	}
 }
 
-// TestPermitUnion checks that the union allows what either permit allows.
-func TestPermitUnion(t *testing.T) {
+// TestPermitSuccession checks that a permit keeps the orphaned records of the one before, and no live node.
+func TestPermitSuccession(t *testing.T) {
 	a, b := &permit{peer: "x", nodes: []string{"c", "e"}, fallback: true}, &permit{peer: "x", nodes: []string{"a", "c"}, all: true, orphaned: true}
-	for _, p := range []*permit{a.union(b), b.union(a)} {
-		if !p.all || !p.orphaned || !slices.Equal(p.nodes, []string{"a", "c", "e"}) || p.peer != "x" {
-			t.Errorf("union: got %+v, want all and orphaned records, nodes a, c and e, peer x", p)
-		}
+	if p := a.succeededBy(b); !p.all || !p.orphaned || p.fallback || !slices.Equal(p.nodes, b.nodes) || p.peer != "x" {
+		t.Errorf("successor with more: got %+v, want all and orphaned records, nodes a and c, peer x, no fallback", p)
 	}
-	if p := a.union(a); p.all || p.orphaned || !p.fallback || b.union(a).fallback != true || a.union(b).fallback {
-		t.Errorf("union with itself: got %+v, want fallback only; want the fallback of the argument in a union with b", p)
+	if p := b.succeededBy(a); !p.all || !p.orphaned || !p.fallback || !slices.Equal(p.nodes, a.nodes) {
+		t.Errorf("successor with less: got %+v, want all and orphaned records, nodes c and e, fallback", p)
+	}
+	if p := a.succeededBy(a); p.all || p.orphaned || !p.fallback || !slices.Equal(p.nodes, a.nodes) {
+		t.Errorf("the same permit: got %+v, want it unchanged", p)
 	}
 }
 
@@ -222,11 +229,11 @@ func TestRepairCountsUnrepairedRecords(t *testing.T) {
 	m.GetBatch().Deltas[0].Version = ahead
 	x.r.SetPeers([]Peer{x.stream.currentPeer(), {Node: "c", Incarnation: 9, Addr: "127.0.0.1:1"}})
 	m.GetBatch().Owners = append(m.GetBatch().Owners, &mapsyncv1.Incarnation{Node: "c", Number: 9})
-	// The owner is another live node: the record is new here, and is not compared with this peer.
+	// The owner is another live node, whose own stream brings the record.
 	m.GetBatch().Deltas[2].Owner = 1
 	x.handle(m)
-	if j.unrepaired != 1 || j.repaired != 1 || len(live(x.tb)) != 2 {
-		t.Errorf("repair: got %d unrepaired, %d repaired, live records %v, want 1, 1 and two live records",
+	if j.unrepaired != 1 || j.repaired != 1 || len(live(x.tb)) != 1 {
+		t.Errorf("repair: got %d unrepaired, %d repaired, live records %v, want 1, 1 and one live record",
 			j.unrepaired, j.repaired, live(x.tb))
 	}
 	x.handle(&mapsyncv1.SubscribeResponse{Message: &mapsyncv1.SubscribeResponse_Resent{Resent: &mapsyncv1.Resent{Map: 1, Unsent: 5}}})

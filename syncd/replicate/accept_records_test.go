@@ -7,6 +7,7 @@ import (
 
 	"mapsync/internal/poll"
 	mapsyncv1 "mapsync/proto/mapsync/v1"
+	"mapsync/syncd/table"
 )
 
 // ownedBatch returns a batch of peer x with one record for each owner. The key of a record is the
@@ -22,6 +23,12 @@ func ownedBatch(owners ...*mapsyncv1.Incarnation) *mapsyncv1.SubscribeResponse {
 		d.Owner = uint32(i)
 	}
 	return m
+}
+
+// loadUnadopted enters an unadopted entry, and permits the records of all owners as a subscription does then.
+func loadUnadopted(in *inboundMap) {
+	in.owners.permit = &permit{peer: "x", all: true}
+	in.m.table.Update(func(tx *table.Tx) { tx.Load(key(99), value(1)) })
 }
 
 // TestRecordsAreAuthorised checks that records are accepted from their owner or on request, and
@@ -57,9 +64,22 @@ func TestRecordsAreAuthorised(t *testing.T) {
 			map[string]uint64{"unrequested": 1, "incarnation": 3},
 		},
 		"a full sync for unadopted entries": {
-			func(_ *inboundStream, in *inboundMap) { in.owners.permit = &permit{peer: "x", all: true} },
+			func(_ *inboundStream, in *inboundMap) { loadUnadopted(in) },
 			[]int{0, 1, 2, 5},
 			map[string]uint64{"incarnation": 3},
+		},
+		"a full sync for unadopted entries, with a stream of the live node": {
+			func(_ *inboundStream, in *inboundMap) {
+				loadUnadopted(in)
+				in.m.firstHand.Store(&[]string{"c"})
+			},
+			[]int{0, 2, 5},
+			map[string]uint64{"unrequested": 1, "incarnation": 3},
+		},
+		"a full sync for entries that are adopted by now": {
+			func(_ *inboundStream, in *inboundMap) { in.owners.permit = &permit{peer: "x", all: true} },
+			[]int{0, 2},
+			map[string]uint64{"unrequested": 2, "incarnation": 3},
 		},
 		"write-from lists the peer and this node": {
 			func(_ *inboundStream, in *inboundMap) {

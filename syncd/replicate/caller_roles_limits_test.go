@@ -42,8 +42,8 @@ func TestHelloValidation(t *testing.T) {
 		"the maximum size":         {greeting(sized(maxHelloBytes)), codes.OK},
 		"above the maximum size":   {greeting(sized(maxHelloBytes + 1)), codes.InvalidArgument},
 		"none":                     {nil, codes.InvalidArgument},
-		"another protocol version": {greeting(func(h *mapsyncv1.Hello) { h.ProtocolVersion++ }), codes.FailedPrecondition},
-		"also another version":     {greeting(func(h *mapsyncv1.Hello) { h.MaxProtocolVersion = 2 }), codes.OK},
+		"another protocol version": {greeting(func(h *mapsyncv1.Hello) { h.ProtocolVersion = supportedVersions.highest + 1 }), codes.FailedPrecondition},
+		"also another version":     {greeting(func(h *mapsyncv1.Hello) { h.MaxProtocolVersion = supportedVersions.highest + 1 }), codes.OK},
 		"no range of versions":     {greeting(func(h *mapsyncv1.Hello) { h.ProtocolVersion, h.MaxProtocolVersion = 2, 1 }), codes.InvalidArgument},
 		"no node name":             {greeting(func(h *mapsyncv1.Hello) { h.Self.Node = "" }), codes.InvalidArgument},
 	} {
@@ -51,8 +51,12 @@ func TestHelloValidation(t *testing.T) {
 		if status.Code(err) != c.code {
 			t.Errorf("%s: check hello: got error %v, want code %s", name, err, c.code)
 		}
-		if err == nil && got != (admitted{node: target, caller: anyCaller, version: 1}) {
-			t.Errorf("%s: check hello: got %+v, want node %v, any caller and version 1", name, got, target)
+		version := uint32(1)
+		if c.hello.GetMaxProtocolVersion() > 0 {
+			version = supportedVersions.highest
+		}
+		if err == nil && got != (admitted{node: target, caller: anyCaller, version: version}) {
+			t.Errorf("%s: check hello: got %+v, want node %v, any caller and version %d", name, got, target, version)
 		}
 	}
 }

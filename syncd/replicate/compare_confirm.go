@@ -47,6 +47,7 @@ func (in *inboundMap) checkBuckets(all []nodeComparison, complete bool, position
 	old := c.divergentNodes
 	c.divergentNodes = make(map[string]*divergentNode)
 	confirmed, agreed := new(table.BucketSet), complete
+	withBuckets, remains := false, false
 	for i := range all {
 		n := &all[i]
 		if n.inSync {
@@ -58,10 +59,17 @@ func (in *inboundMap) checkBuckets(all []nodeComparison, complete bool, position
 		}
 		c.divergentNodes[n.Node] = s
 		if n.NodeDigest.Buckets != nil {
-			s.compareBuckets(n, confirmed, now)
+			left := s.compareBuckets(n, confirmed, now)
+			withBuckets, remains = true, remains || left && in.unexplained.checkNext
 		}
 		// Each bucket of the node was equal in some round since the first difference.
 		agreed = agreed && s.matchedBuckets.Len() == table.DigestBuckets
+	}
+	if complete && remains {
+		in.noteUnexplained(now)
+	}
+	if withBuckets {
+		in.unexplained.checkNext = false
 	}
 	// Buckets cost 8 KiB for each node, so they are sent only after a difference.
 	c.requestBuckets = true
@@ -80,8 +88,9 @@ func (in *inboundMap) checkBuckets(all []nodeComparison, complete bool, position
 }
 
 // compareBuckets compares the buckets of one digest, and adds confirmed differences to confirmed.
-// The caller holds inboundStream.mu, and n has buckets.
-func (s *divergentNode) compareBuckets(n *nodeComparison, confirmed *table.BucketSet, now time.Time) {
+// It reports whether a bucket differs that was repaired since the last round. The caller holds
+// inboundStream.mu, and n has buckets.
+func (s *divergentNode) compareBuckets(n *nodeComparison, confirmed *table.BucketSet, now time.Time) (left bool) {
 	// An old explanation may hide a new difference.
 	if now.After(s.explainedUntil) {
 		s.explained = nil
@@ -93,7 +102,7 @@ func (s *divergentNode) compareBuckets(n *nodeComparison, confirmed *table.Bucke
 			if s.explained == nil {
 				s.explained, s.explainedUntil = make(map[int]uint64), now.Add(explainedTTL)
 			}
-			s.explained[b] = d
+			s.explained[b], left = d, true
 		}
 		switch {
 		case d == 0 || s.explained[b] == d:
@@ -105,6 +114,7 @@ func (s *divergentNode) compareBuckets(n *nodeComparison, confirmed *table.Bucke
 		s.bucketDeltas[b] = d
 	}
 	s.rounds, s.repairedBuckets = s.rounds+1, nil
+	return left
 }
 
 // maxVersionSumRounds is the number of rounds after which a comparison of entries with another
@@ -154,6 +164,11 @@ func (in *inboundMap) checkNodes(all []nodeComparison, now time.Time) {
 			in.backOffRepair(now)
 			in.repeatFullSyncAt = now
 			in.stream.r.count.repairs.Add(1)
+			// An earlier full sync has not removed the difference.
+			if in.unexplained.checkNext {
+				in.noteUnexplained(now)
+			}
+			in.unexplained.checkNext = true
 		case s.rounds > maxVersionSumRounds && s.sameRounds == 0:
 			in.noteIncomparable("entries have another layout at the peer and change owner continuously")
 			return

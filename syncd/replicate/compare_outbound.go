@@ -95,6 +95,7 @@ func (t *outboundComparison) nextDigestTime(position uint64, interval time.Durat
 // no cursor, because that needs the lock, too. It sends nothing: a Send may block, and the table
 // would stay locked.
 func (out *outboundMap) prepare(tx *table.Tx) {
+	out.noteHandover(tx)
 	out.encode(tx)
 	if out.owners.backfill != nil {
 		out.encodeBackfill(tx)

@@ -39,8 +39,13 @@ func (in *inboundMap) endResend(j *inboundResend, now time.Time) {
 		in.backOffRepair(now)
 		return
 	}
-	// The backoff of earlier repairs does not apply after a successful one.
-	c.repairBackoff, c.repairAfter = 0, now.Add(in.stream.r.opt.digestInterval)
+	// The backoff of earlier repairs does not apply after a successful one. That of repairs that explain
+	// nothing does.
+	in.unexplained.forget(now)
+	c.repairBackoff, c.repairAfter = 0, now.Add(in.unexplained.pause(in.stream.r.opt.digestInterval))
+	if in.unexplained.checkNext = j.repaired > 0; !in.unexplained.checkNext {
+		in.noteUnexplained(now)
+	}
 	// This node now holds all records that the peer resent, or newer ones. The peer has to detect
 	// the remaining differences, or is about to receive the newer records. The next digest then
 	// counts the remaining differences of these buckets as explained: see compareBuckets.

@@ -15,13 +15,32 @@ import (
 // docs/replication.md, Absence.
 
 // noteFiltered notes that the record of a key was not merged, although the peer has it. The caller holds the
-// table's lock. The record of the peer that this node holds then stays after the answer. If the record is one of
-// this node's own, the kernel map may never hold its entry.
+// table's lock. The record of the peer that this node holds then stays after the answer. An entry that this node has found
+// in its map at start is not a new one. If the record is one of this node's own, the kernel map may never hold its
+// entry.
 func (in *inboundMap) noteFiltered(w *wire.Delta, key []byte) {
-	if in.remoteOptions.Touch && !in.listing() {
+	if in.listing() {
+		return
+	}
+	if in.remoteOptions.Touch {
 		in.tx.Cover(key, in.stream.peer.Node)
 	}
-	in.noteUnheld(w, key)
+	in.noteOwner(w, key, true)
+}
+
+// noteUnsent notes a key that the peer has named. exact reports that the key could be decoded.
+func (in *inboundMap) noteUnsent(w *wire.Delta, key []byte, exact bool) {
+	// The peer leaves an interface out of the key, which then is another key.
+	if exact && !in.linksInKey {
+		in.noteFiltered(w, key)
+	} else {
+		in.noteUndecoded(w, key)
+	}
+}
+
+// hasRecord reports whether the peer has a live record of the key.
+func hasRecord(w *wire.Delta) bool {
+	return w.Operation == mapsyncv1.Operation_OPERATION_UPDATE || w.Operation == mapsyncv1.Operation_OPERATION_UNSENT
 }
 
 // noteUndecoded is noteFiltered for a key that cannot be decoded: an interface does not exist here, or the peer has
@@ -30,21 +49,29 @@ func (in *inboundMap) noteUndecoded(w *wire.Delta, buf []byte) {
 	if in.decoder.ComparedKey(buf, w.Key) != nil {
 		return // a number in the key does not fit, so no record here can have the key
 	}
-	if in.remoteOptions.Touch && !in.listing() {
+	if in.listing() {
+		return
+	}
+	if in.remoteOptions.Touch {
 		in.answer.Add(buf)
 	}
-	in.noteUnheld(w, buf)
+	in.noteOwner(w, buf, false)
 }
 
 // listing reports whether the batch belongs to a list of differences, which changes nothing.
 func (in *inboundMap) listing() bool { return in.resend != nil && in.resend.list != nil }
 
-// noteUnheld notes the key of a filtered record of this node. Only its compared bits count.
-func (in *inboundMap) noteUnheld(w *wire.Delta, key []byte) {
-	owners := in.stream.batch.Owners
-	live := w.Operation == mapsyncv1.Operation_OPERATION_UPDATE || w.Operation == mapsyncv1.Operation_OPERATION_UNSENT
-	if live && int(w.Owner) < len(owners) && string(owners[w.Owner].Node) == in.stream.r.opt.Self.Node {
+// noteOwner notes the owner of a filtered record. Only the compared bits of the key count unless exact is set.
+func (in *inboundMap) noteOwner(w *wire.Delta, key []byte, exact bool) {
+	if !hasRecord(w) || int(w.Owner) >= len(in.ownerIDs) {
+		return
+	}
+	// An owner that is not accepted has no id.
+	switch id := in.ownerIDs[w.Owner]; {
+	case string(in.stream.batch.Owners[w.Owner].Node) == in.stream.r.opt.Self.Node:
 		in.tx.NoteUnheld(key)
+	case id != table.NoOwner:
+		in.tx.NoteOwner(key, id, exact)
 	}
 }
 

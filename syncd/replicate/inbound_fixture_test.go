@@ -331,7 +331,7 @@ func TestPermit(t *testing.T) {
 	x.r.SetPeers([]Peer{peer, live})
 	allowed := func() (names string) {
 		for _, node := range []string{"x", "b", "live", "left"} {
-			if x.in.owners.permit.allows(x.r.view.Load(), node) {
+			if x.in.owners.permit.allows(x.r.view.Load(), node, false) {
 				names += node + " "
 			}
 		}
@@ -354,6 +354,15 @@ func TestPermit(t *testing.T) {
 	}
 	if confirm(); allowed() != "x b live " {
 		t.Errorf("permit of a relay: got %s, want \"x b live \"", allowed())
+	}
+	request(false)
+	if got := allowed(); got != "x b " {
+		t.Errorf("permit of a former relay that has not confirmed: got %s, want \"x b \"", got)
+	}
+	x.in.owners.rejectedUnrequested = true // records on their way
+	request(false, "live")
+	if m := x.in.ownerRequestMessage(); !m.GetResend() {
+		t.Error("request of a relay again after a rejection: got no resend, want resend")
 	}
 	request(false)
 	if confirm(); allowed() != "x b " {

@@ -98,8 +98,10 @@ type inboundMap struct {
 	// decoder decodes entries of the peer's schema into this node's layout. nil until the first
 	// acceptance.
 	decoder *schema.Decoder
-	// peerSchema is the schema of the peer. nil until the first acceptance.
+	// peerSchema is the schema of the peer. nil until the first acceptance. linksInKey reports that its keys have
+	// interfaces.
 	peerSchema *schema.Schema
+	linksInKey bool
 	// printer formats the encoded keys of the peer.
 	printer wirePrinter
 
@@ -122,7 +124,15 @@ type inboundMap struct {
 	// comparedOwners has an element for each owner of the batch if remoteOptions.Touch is set: whether comparisons with
 	// the peer cover its records. See decideReplace.
 	comparedOwners []bool
-	// replaceRules has an element for each owner of the batch if remoteOptions.Touch is set. Otherwise it is outdated.
+	// unexplained are the repairs that did not explain the difference of the digests. inboundStream.mu guards it.
+	// It outlives the subscription.
+	unexplained unexplainedRepairs
+	// secondHand has an element for each owner of the batch: its records come from a node that is not the owner,
+	// although the owner is live.
+	secondHand []bool
+	// replacing reports that replaceRules apply to the batch.
+	replacing bool
+	// replaceRules has an element for each owner of the batch if replacing is set. Otherwise it is outdated.
 	replaceRules []table.Replace
 	// wireDeltas is scratch space for a group of deltas. They point into the message and are valid until the next group.
 	wireDeltas [table.PrefetchBatch]wire.Delta
@@ -192,6 +202,9 @@ func (in *inboundMap) accept(a *mapsyncv1.MapAccepted) error {
 	} else {
 		in.beginFullSync(known, a.GetPosition())
 	}
+	if err := in.setHandover(a.GetHandover()); err != nil {
+		return err
+	}
 	// Acknowledgements begin at this position. Earlier changes may not be in the kernel map yet, so
 	// this position waits for them.
 	in.pendingAcks.push(in.position, in.tableHead)
@@ -215,7 +228,7 @@ func (in *inboundMap) compile(p *mapsyncv1.Schema) error {
 		return err
 	}
 	in.printer = newWirePrinter(peerSchema)
-	in.peerSchema = peerSchema
+	in.peerSchema, in.linksInKey = peerSchema, peerSchema.LinksInKey()
 	// The table keeps its own bytes where the peer's layout has no field.
 	in.delta.Keep = in.delta.Keep[:0]
 	for _, k := range in.decoder.Keep() {

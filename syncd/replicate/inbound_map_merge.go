@@ -99,8 +99,10 @@ func (in *inboundMap) mergeAll(tx *table.Tx) {
 		}
 		in.ownerIDs = append(in.ownerIDs, id)
 	}
-	// Other batches follow versions alone, which need no rules.
-	if in.remoteOptions.Touch {
+	// Other batches follow versions alone, which need no rules. The first full sync of an owner replaces what
+	// others have sent in its name before.
+	in.replacing = in.remoteOptions.Touch || (!in.fullSyncDone && in.m.secondHand.Load())
+	if in.replacing {
 		in.decideReplace(b.Owners)
 	}
 	// Groups let the table prefetch the records of several keys at once. An error leaves the groups
@@ -170,9 +172,8 @@ func (in *inboundMap) decodeKey(w *wire.Delta, key []byte) (known bool, err erro
 	case errors.Is(err, schema.ErrMalformed):
 		return false, fmt.Errorf("read key: %w", err)
 	case w.Operation == mapsyncv1.Operation_OPERATION_UNSENT:
-		if err == nil {
-			in.noteFiltered(w, key)
-		}
+		in.noteUnsent(w, key, err == nil)
+		return false, nil
 	case err == nil:
 		return true, nil
 	case !in.setAside(w, err):
@@ -198,7 +199,11 @@ func (in *inboundMap) mergeOne(w *wire.Delta, key []byte) (merged bool, err erro
 		return false, fmt.Errorf("read owner %d of %d: %w", w.Owner, len(in.ownerIDs), wire.ErrMalformed)
 	}
 	// The decision was made for the owner, not for the record.
-	if why := in.decisions[w.Owner]; why != accepted {
+	switch why := in.decisions[w.Owner]; why {
+	case accepted:
+	case passedOver:
+		return false, nil
+	default:
 		in.result.rejected[why]++
 		return false, nil
 	}
@@ -230,7 +235,8 @@ func (in *inboundMap) mergeOne(w *wire.Delta, key []byte) (merged bool, err erro
 		in.listRecord(w, d)
 		return true, nil
 	}
-	if in.remoteOptions.Touch {
+	in.remoteOptions.SecondHand = in.secondHand[w.Owner]
+	if in.replacing {
 		// The rule depends on the owner: the peer is authoritative only for some owners.
 		in.remoteOptions.Replace = in.replaceRules[w.Owner]
 	}

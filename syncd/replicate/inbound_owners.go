@@ -13,11 +13,11 @@ import (
 // inboundOwners are this node's owner requests to one peer for one map. inboundStream.mu guards it.
 //
 // A request is wanted, then sent, then confirmed: serial, sentSerial and confirmedSerial are equal
-// once the peer has sent everything that was requested. The peer may still send records of an
-// earlier request before, so permit is wider than requested until then.
+// once the peer has sent everything that was requested. The peer may still send orphaned records of an
+// earlier request before, so permit may allow more than requested until then.
 type inboundOwners struct {
-	// permit is the union of requested and of earlier requests, until the peer confirms requested.
-	// The permit that it points to does not change. Merges take a copy of the pointer and read it
+	// permit is that of requested, and still allows orphaned records of earlier requests until the peer
+	// confirms requested. The permit that it points to does not change. Merges take a copy of the pointer and read it
 	// without a lock.
 	permit *permit
 	// requested is the newest request.
@@ -99,17 +99,25 @@ func (in *inboundMap) setRequest(wanted *permit, departures uint64, now time.Tim
 	if same && (!wanted.orphaned || departures == q.departures && !q.resend) {
 		q.departures = departures
 		if wanted.fallback != q.permit.fallback {
-			q.requested, q.permit = wanted, q.permit.union(wanted)
+			q.requested, q.permit = wanted, q.permit.succeededBy(wanted)
 		}
 		return
 	}
-	// Records that were rejected as those of another live node may be orphaned now.
-	q.resend = q.resend || q.rejectedUnrequested && departures != q.departures
+	// Records that were rejected as those of another live node may be orphaned now, or requested.
+	q.resend = q.resend || q.rejectedUnrequested && (departures != q.departures || !isSubset(wanted.nodes, q.requested.nodes))
 	q.rejectedUnrequested = false
-	q.permit, q.requested, q.departures = q.permit.union(wanted), wanted, departures
+	q.permit, q.requested, q.departures = q.permit.succeededBy(wanted), wanted, departures
 	q.serial++
 	q.lastProgress = now
 	poke(in.stream.wake)
+}
+
+// isSubset reports whether all of the names are in a sorted list.
+func isSubset(names, sorted []string) bool {
+	return !slices.ContainsFunc(names, func(node string) bool {
+		_, found := slices.BinarySearch(sorted, node)
+		return !found
+	})
 }
 
 // ownerRequestMessage returns the message for the current request. The caller holds

@@ -200,12 +200,14 @@ func (s *inboundStream) run(ctx context.Context) {
 		err := s.runStream(ctx)
 		s.markDown(err)
 		if ctx.Err() != nil {
+			s.withdrawHandovers()
 			return
 		}
 		// A planned end is not an error. A peer that ends streams too early is treated like a failure.
 		if status.Code(err) == codes.Aborted && time.Since(begun) > opt.MaxBackoff {
 			continue // the peer ends each stream at its maximum age
 		}
+		s.withdrawHandovers()
 		s.r.count.connectErrors.Add(1)
 		opt.Logger.Warn("stream from peer ended", slog.String("peer", s.peer.Node), slog.Any("error", err),
 			slog.String("hint", "normal if the peer restarts; otherwise open the port of its grpc-listen, or correct its grpc-advertise"))

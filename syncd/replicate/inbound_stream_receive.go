@@ -77,6 +77,8 @@ func (s *inboundStream) handle(data []byte) error {
 		return s.withSubscription(m.OwnersSent.GetMap(), func(in *inboundMap) error { in.handleOwnersSent(m.OwnersSent); return nil })
 	case *mapsyncv1.SubscribeResponse_Sources:
 		return s.withSubscription(m.Sources.GetMap(), func(in *inboundMap) error { return in.handleSources(m.Sources) })
+	case *mapsyncv1.SubscribeResponse_Handover:
+		return s.withSubscription(m.Handover.GetMap(), func(in *inboundMap) error { return in.setHandover(m.Handover.GetHandover()) })
 	case *mapsyncv1.SubscribeResponse_Accepted:
 		return s.withSubscription(m.Accepted.GetMap(), func(in *inboundMap) error { return in.handleAccepted(m.Accepted) })
 	// The peer does not have the map. That is not an error, and readiness does not wait for it. The
@@ -177,8 +179,8 @@ func (s *inboundStream) handleBatch(data []byte) error {
 			return fmt.Errorf("receive batch of map %q before it was accepted: %w", in.m.name, errProtocol)
 		}
 		// The merge runs without the lock, so it uses the permit of this moment. A batch that was
-		// sent under an earlier request is still allowed: the permit includes earlier requests
-		// until the peer has confirmed the newest one.
+		// sent under an earlier request may still have orphaned records: the permit includes them
+		// until the peer has confirmed the newest request.
 		in.resend, in.permit = nil, in.owners.permit
 		if !b.Resent {
 			return nil

@@ -269,7 +269,7 @@ func TestHandshake(t *testing.T) {
 		mistaken string
 	}{
 		"right":               {&welcomeStream{welcome: welcome(same)}, nil, ""},
-		"another version":     {&welcomeStream{welcome: welcome(func(w *mapsyncv1.Welcome) { w.ProtocolVersion++ })}, errProtocol, ""},
+		"another version":     {&welcomeStream{welcome: welcome(func(w *mapsyncv1.Welcome) { w.ProtocolVersion = supportedVersions.highest + 1 })}, errProtocol, ""},
 		"no welcome":          {&welcomeStream{welcome: &mapsyncv1.SubscribeResponse{Message: &mapsyncv1.SubscribeResponse_Heartbeat{}}}, errProtocol, ""},
 		"another node":        {&welcomeStream{welcome: welcome(func(w *mapsyncv1.Welcome) { w.Self.Node = "y" })}, errProtocol, ""},
 		"another incarnation": {&welcomeStream{welcome: welcome(func(w *mapsyncv1.Welcome) { w.Self.Number = 2 })}, errProtocol, "x"},

@@ -114,6 +114,11 @@ type outboundMap struct {
 	// peer waits for such a batch.
 	caughtUpSent bool
 
+	// handover is what the peer has received as the records that this node has handed over. handoverDue reports that it
+	// has changed, under the table's lock of the current step.
+	handover    table.Handover
+	handoverDue bool
+
 	// prepareFunc is the method prepare. It does not change. It is stored so that a batch does not allocate it.
 	prepareFunc func(*table.Tx)
 	// rec is the record that encode visits. It is stored for the same reason. Only encode uses it, and its key and value
@@ -212,6 +217,9 @@ func (out *outboundMap) step(m *localMap, now time.Time) (more bool, err error) 
 	if out.positionLost {
 		out.enc.Release()
 		return false, out.end(mapsyncv1.EndReason_END_REASON_POSITION_LOST)
+	}
+	if err := out.sendHandover(); err != nil {
+		return false, err
 	}
 	if err := out.sendBatch(now); err != nil {
 		return false, err

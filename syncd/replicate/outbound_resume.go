@@ -16,7 +16,9 @@ func (out *outboundMap) serve(m *localMap) error {
 	// Below the floor, the peer may have missed deletes that the table has forgotten.
 	position, reset := out.resume.GetPosition(), false
 	var head, floor uint64
-	m.table.View(func(tx *table.Tx) { head, floor = tx.Head(), tx.Floor() })
+	m.table.View(func(tx *table.Tx) {
+		head, floor, out.handover = tx.Head(), tx.Floor(), tx.Handover(out.s.r.opt.Self.Node)
+	})
 	if out.resume.GetIncarnation() != out.s.r.opt.Self.Incarnation || out.resume.GetGeneration() != m.generation ||
 		position > head || position < floor {
 		position, reset = 0, true
@@ -35,6 +37,7 @@ func (out *outboundMap) serve(m *localMap) error {
 	return out.send(&mapsyncv1.SubscribeResponse{Message: &mapsyncv1.SubscribeResponse_Accepted{
 		Accepted: &mapsyncv1.MapAccepted{
 			Map: out.index, Generation: m.generation, Position: position, Reset_: reset, Schema: m.wireSchema,
+			Handover: protoHandover(out.handover),
 		},
 	}})
 }

@@ -98,8 +98,8 @@ func TestOutboundStreamEndsWithContext(t *testing.T) {
 		if err := o.s.run(ctx); !errors.Is(err, errReplaced) {
 			t.Errorf("%s: run: got %v, want errReplaced", name, err)
 		}
-		if w := o.sent[0].GetWelcome(); w.GetProtocolVersion() != 1 || !w.GetOwnerRequests() || !w.GetReports() || w.GetSelf().GetNode() != "b" {
-			t.Errorf("welcome: got %v, want version 1, owner requests, reports and node b", w)
+		if w := o.sent[0].GetWelcome(); w.GetProtocolVersion() != supportedVersions.highest || !w.GetOwnerRequests() || !w.GetReports() || w.GetSelf().GetNode() != "b" {
+			t.Errorf("welcome: got %v, want the highest version, owner requests, reports and node b", w)
 		}
 		o.sent = nil
 	}

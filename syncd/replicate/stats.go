@@ -58,6 +58,8 @@ type Stats struct {
 	Resends, ResentRecords uint64
 	// ReceiveTimeouts counts streams closed because no message arrived for too long.
 	ReceiveTimeouts uint64
+	// Unexplained counts repairs after which the digests still differed, or which found no difference.
+	Unexplained uint64
 }
 
 // Traffic counts batches, the deltas in them, and their encoded bytes.
@@ -100,6 +102,7 @@ type counters struct {
 	inSync, divergent             atomic.Uint64             // comparisons; each counts in exactly one of three
 	impossible                    atomic.Uint64             // comparisons without a difference that could not be completed
 	repairs, repaired             atomic.Uint64             // requests of this node, and entries
+	unexplained                   atomic.Uint64             // repairs that did not explain the difference
 	resends, resentRecords        atomic.Uint64             // requests of peers, and records
 	rejected                      [rejections]atomic.Uint64 // received records, by reason
 }
@@ -130,6 +133,7 @@ func (r *Replicator) Stats() Stats {
 		DigestsImpossible:      c.impossible.Load(),
 		Repairs:                c.repairs.Load(),
 		Repaired:               c.repaired.Load(),
+		Unexplained:            c.unexplained.Load(),
 		Resends:                c.resends.Load(),
 		ResentRecords:          c.resentRecords.Load(),
 	}

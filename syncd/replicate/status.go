@@ -83,6 +83,8 @@ type MapStatus struct {
 	InSyncAt time.Time
 	// InSyncPosition is the position of the peer at InSyncAt.
 	InSyncPosition uint64
+	// FalseDigests reports that the digests of the peer stay different although repairs find no reason.
+	FalseDigests bool
 	// Divergent is the number of entries that differ from those that the peer sends. It is 0 if the
 	// digests agree, else the number found by the last repair.
 	Divergent int
@@ -181,6 +183,7 @@ func (s *inboundStream) status(maps map[string]*localMap) PeerStatus {
 			c := &in.comparison
 			ms.InSync, ms.InSyncAt, ms.InSyncPosition = c.inSync, c.inSyncAt, c.inSyncPosition
 			ms.Divergent, ms.Incomparable = c.divergent, c.impossibleReason
+			ms.FalseDigests = in.unexplained.isFalse(time.Now())
 			ms.FallbackSender, ms.Via = in.owners.requested.fallback, in.owners.via
 			// Digests that agreed before the stream broke do not show the current state.
 			if why := in.disconnectedReason(time.Now()); why != "" {

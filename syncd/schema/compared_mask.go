@@ -1,11 +1,20 @@
 package schema
 
+import "slices"
+
 // ComparedKey returns a mask over a key with the bits that are equal on all nodes with this schema.
 // The index of an interface differs between nodes.
 func (s *Schema) ComparedKey() []byte {
 	mask := make([]byte, s.Key.Size)
 	s.Key.mark(mask, 0, func(f *Field) bool { return f.Kind != KindIfname })
 	return mask
+}
+
+// LinksInKey reports whether a key contains an interface.
+func (s *Schema) LinksInKey() bool {
+	mask := make([]byte, s.Key.Size)
+	s.Key.mark(mask, 0, func(f *Field) bool { return f.Kind == KindIfname })
+	return slices.ContainsFunc(mask, func(b byte) bool { return b != 0 })
 }
 
 // Compared returns a mask over a value with the bits that are equal on all nodes with this schema

@@ -97,6 +97,9 @@ func (w *conversion) finish() {
 	w.to.unheld.overflow = w.from.unheld.some() // its hashes are those of the other layout
 	w.from.owners.keepIDs = false
 	w.to.tx.SetGone(w.from.owners.gone)
+	for node, h := range w.from.owners.handovers {
+		w.to.tx.SetHandover(node, h)
+	}
 	w.done.Records = w.to.used + w.to.log.n
 }
 

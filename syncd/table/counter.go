@@ -149,5 +149,6 @@ func (t *Table) endBase(s uint32) {
 // release frees a slot. The slot must be in no list.
 func (t *Table) release(s uint32) {
 	delete(t.bases, s)
+	t.useCopy(t.key(s))
 	t.slab.release(s)
 }

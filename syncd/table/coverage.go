@@ -197,3 +197,51 @@ func (tx *Tx) Unheld() Unheld {
 
 // OwnNotHeld returns the number of live records of this node, all incarnations, that the kernel map has refused.
 func (tx *Tx) OwnNotHeld() int { return tx.t.owners.list[selfID].digest.notHeld }
+
+// foreign has the owners of keys that peers have and that this node has filtered, until Adopt has ended. The entry of
+// such a key in the local map is not a new one. The lock of the table protects it.
+type foreign struct {
+	keyHashes
+	// owners has the owner of each hash of keyHashes. Names do not change, and the table may reuse ids.
+	owners map[uint64]Owner
+}
+
+// NoteOwner notes that another owner has a record of a key, KeySize bytes, which this node has filtered. If the local
+// map has an entry of the key that is not adopted yet, the entry becomes a record of that owner, with AdoptedVersion.
+// Any record of a peer wins over it. If exact is not set, only the compared bits count, and Adopt does it.
+func (tx *Tx) NoteOwner(key []byte, o OwnerID, exact bool) {
+	t := tx.t
+	if t.stats.Unversioned == 0 || len(key) != t.opt.KeySize || t.ours(o) {
+		return
+	}
+	if exact {
+		if _, s := t.find(key); s != 0 && t.meta(s).is(flagUnversioned) && t.meta(s).live() {
+			t.stamp(s, AdoptedVersion, o)
+		}
+		return
+	}
+	f := &t.foreign
+	if f.of == nil {
+		f.init(&t.opt, 0)
+		f.owners = make(map[uint64]Owner)
+	}
+	if len(f.owners) < maxCoveredKeys {
+		f.owners[f.hash(key)] = t.owners.list[o].Owner
+	}
+}
+
+// adopter returns the owner of an entry that Adopt adopts.
+func (t *Table) adopter(key []byte) OwnerID {
+	f := &t.foreign
+	if len(f.owners) == 0 {
+		return selfID
+	}
+	o, found := f.owners[f.hash(key)]
+	if !found {
+		return selfID
+	}
+	if id := t.owners.intern(o); id != NoOwner {
+		return id
+	}
+	return selfID
+}

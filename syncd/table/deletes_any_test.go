@@ -89,3 +89,24 @@ func TestDeletesAnyOfEvictedEntry(t *testing.T) {
 	r.local(Ignored, 2*second, "delete k - reread 0")
 	r.want("k", "v v10 b100")
 }
+
+// TestHeldDeletes: while deletes are held, only the data plane of this node deletes a record of a live peer. Records of
+// departed owners and of this node are deleted as before.
+func TestHeldDeletes(t *testing.T) {
+	r := newRig(t, deletesAny)
+	r.tab.Update(func(tx *Tx) { tx.HoldDeletes(true) })
+	r.remote(Accepted, second, peer, 10, "k", "v")
+	r.remote(Accepted, second, other, 10, "l", "v")
+	r.setGone("c", true)
+	r.write()
+	r.local(Restored, 2*second, "delete k - syscall 0")
+	r.want("k", "v v10 b100 dirty")
+	r.write()
+	r.local(Accepted, 2*second, "delete l - syscall 0")
+	r.local(Accepted, 3*second, "delete k - packet 0")
+	r.remote(Accepted, 4*second, peer, 4_000_000_000, "k", "w")
+	r.write()
+	r.tab.Update(func(tx *Tx) { tx.HoldDeletes(false) })
+	r.local(Accepted, 5*second, "delete k - syscall 0")
+	r.want("k", "- v5000000000 a100")
+}

@@ -1,10 +1,20 @@
 package table
 
-// ownedByLivePeer reports whether another node owns the record and has not left the cluster.
-func (t *Table) ownedByLivePeer(m *meta) bool {
+// ownedByLivePeer reports whether another node owns the record, has not left the cluster, and has not handed the record
+// over. Such a record ends only by its owner, or by the data plane.
+func (t *Table) ownedByLivePeer(m *meta) bool { return t.sentByLivePeer(m) && !t.handedOver(m) }
+
+// sentByLivePeer reports whether another node owns the record and has not left the cluster. That node sends the record,
+// also after it has handed it over. Another node must therefore not change it under the owner's name.
+func (t *Table) sentByLivePeer(m *meta) bool {
 	o := &t.owners.list[m.owner]
 	return !m.is(flagUnversioned) && !o.ours && !o.gone
 }
+
+// HoldDeletes makes the writer restore the entries of live peers that bpf(2) deletes, in spite of Options.DeletesAny. The
+// caller holds the deletes while this node lacks records of its maps: a collector may delete an entry only because a
+// related entry has not arrived yet.
+func (tx *Tx) HoldDeletes(held bool) { tx.t.deletesHeld = held }
 
 // restoreDeleted makes the writer restore a deleted entry. If the delete is from a reread that may be
 // outdated, the key is reread instead.

@@ -26,7 +26,7 @@ const minReleased = 1 << 10
 // peer expires its own records.
 func (t *Table) queueEvicted(s uint32) {
 	m := t.meta(s)
-	if m.is(flagInEvicted|flagFree) || !m.live() || t.ownedByLivePeer(m) {
+	if m.is(flagInEvicted|flagFree) || !m.live() || t.sentByLivePeer(m) || t.keptWhileDrained(m) {
 		return
 	}
 	m.flags |= flagInEvicted
@@ -78,7 +78,7 @@ const pendingEvicted = flagDirty | flagReread | flagUncertain | flagUnversioned
 
 // expirable reports whether a record in the queue is still evicted and whether this node may expire it.
 func (t *Table) expirable(m *meta) bool {
-	return m.is(flagEvicted) && m.live() && !t.ownedByLivePeer(m)
+	return m.is(flagEvicted) && m.live() && !t.sentByLivePeer(m) && !t.keptWhileDrained(m)
 }
 
 // expireQueued expires a record that was taken from the queue.
@@ -210,20 +210,27 @@ func (t *Table) localEvict(c *Change, s uint32) Outcome {
 	}
 	t.meta(s).flags &^= flagEntry
 	// An eviction is a delete only with Options.EvictionDeletes, and only if no live peer owns the record.
-	if m := t.meta(s); !t.opt.EvictionDeletes || t.ownedByLivePeer(m) {
-		// The writer is about to write a dirty record in any case.
-		if !m.is(flagDirty) {
-			if t.predates(c, s) || (c.Context != ContextReread && m.cpu != c.CPU && c.Time-m.seen <= timestampMargin) {
-				t.requestReread(s) // the entry may have been written since
-			}
-			m.flags |= flagEvicted
-			m.seen = max(m.seen, c.Time)
-			t.queueEvicted(s)
-		}
+	if m := t.meta(s); !t.opt.EvictionDeletes || t.ownedByLivePeer(m) || t.keptWhileDrained(m) {
+		t.markEvicted(c, s)
 		return Ignored
 	}
 	if t.meta(s).is(flagUnversioned) {
 		return t.deleteUnversioned(c, s)
 	}
 	return t.change(c, s)
+}
+
+// markEvicted notes that the entry of a live record has left the kernel map. The writer is about to write a dirty record
+// in any case.
+func (t *Table) markEvicted(c *Change, s uint32) {
+	m := t.meta(s)
+	if m.is(flagDirty) {
+		return
+	}
+	if t.predates(c, s) || (c.Context != ContextReread && m.cpu != c.CPU && c.Time-m.seen <= timestampMargin) {
+		t.requestReread(s) // the entry may have been written since
+	}
+	m.flags |= flagEvicted
+	m.seen = max(m.seen, c.Time)
+	t.queueEvicted(s)
 }

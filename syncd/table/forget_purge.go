@@ -1,5 +1,7 @@
 package table
 
+import "time"
+
 // Selection selects records that an operator wants to delete. A record is selected if any of the fields
 // selects it.
 type Selection struct {
@@ -9,12 +11,48 @@ type Selection struct {
 	Orphaned bool
 	// Failed selects records that the writer could not write to the kernel map, displaced records included.
 	Failed bool
+	// Unused selects records that could expire after a takeover: see Unused. Nil: none.
+	Unused *Unused
+	// All selects all records, this node's included.
+	All bool
+}
+
+// Unused selects the records of owners that have left, and this node's records that syncd has written, whose last change
+// and last use are at least For ago.
+type Unused struct {
+	For  time.Duration
+	Uses Uses // nil: changes alone count
+	// Changes ignores how long uses and changes were observed: the time begins with the last known change.
+	Changes bool
+}
+
+// TakeoverObserved returns for how long each change and each use of entries has been observed. now is the wall clock in
+// nanoseconds.
+func (tx *Tx) TakeoverObserved(now int64) time.Duration {
+	if tx.t.takeover.since == 0 {
+		return 0
+	}
+	return time.Duration(max(0, now-tx.t.takeover.since))
+}
+
+// unused reports whether sel selects a record.
+func (t *Table) unused(s uint32, sel *Unused, now int64) bool {
+	m := t.meta(s)
+	at := t.takenOver(m)
+	switch o := &t.owners.list[m.owner]; {
+	case at == 0:
+		return false
+	case sel.Changes:
+		return now-max(int64(m.version), o.leftAt) >= int64(sel.For)
+	}
+	return t.takeover.scanned-at >= int64(sel.For) && idleFor(t.key(s), sel.Uses, sel.For)
 }
 
 // Remove deletes the selected records as if this node's data plane had deleted the keys now. Each becomes a
-// tombstone of this node with a version above the record's. The writer deletes it from the kernel map, and
+// tombstone of this node with a version above the record's: just above that of an unused record, so that a later change on
+// another node keeps the entry. The writer deletes it from the kernel map, and
 // it replicates. Remove also deletes expired records, whose entries a kernel map may still hold. Only
-// Failed selects records of this node. now is the wall clock in nanoseconds.
+// Failed, Unused and All select records of this node. now is the wall clock in nanoseconds.
 //
 // Remove looks at up to limit records and returns the number of deleted records. While more is true, the
 // caller calls it again with the same cursor. The first call needs a new cursor at position 0. Remove
@@ -29,6 +67,11 @@ func (tx *Tx) Remove(sel *Selection, now int64, c *Cursor, limit int) (removed i
 		}
 		var m meta
 		t.read(s, &m)
+		if sel.Unused != nil && m.live() && t.unused(s, sel.Unused, now) {
+			t.expireTakenOver(s, now)
+			removed++
+			continue
+		}
 		if !t.selected(&m, sel) {
 			continue
 		}
@@ -49,7 +92,7 @@ func (t *Table) selected(m *meta, sel *Selection) bool {
 	}
 	o := &t.owners.list[m.owner]
 	switch {
-	case sel.Failed && m.is(flagFailed):
+	case sel.All, sel.Failed && m.is(flagFailed):
 		return true
 	case o.ours:
 		return false

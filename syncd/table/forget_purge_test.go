@@ -149,3 +149,19 @@ func TestRemoveHasNoCPU(t *testing.T) {
 	r.local(Accepted, 3*second+2, "update k x packet 0")
 	r.wantRereads("k")
 }
+
+// TestRemoveAll: all records are deleted, this node's included. Tombstones stay as they are.
+func TestRemoveAll(t *testing.T) {
+	r := newRig(t)
+	r.local(Accepted, second, "update k v packet 0")
+	r.remote(Accepted, second, peer, 5, "l", "v")
+	r.remote(Accepted, second, other, 5, "m", "-")
+	r.setGone("b", true)
+	r.write()
+	if n := r.remove(2*second, Selection{All: true}, 1); n != 2 {
+		t.Errorf("Remove: got %d records, want 2", n)
+	}
+	r.want("k", "- v2000000000 a100 dirty")
+	r.want("l", "- v2000000000 a100 dirty")
+	r.want("m", "- v5 c100")
+}

@@ -7,6 +7,6 @@ func (tx *Tx) SetMap(o Options) {
 	o.setDefaults()
 	opt := &tx.t.opt
 	opt.MaxEntries, opt.MaxLive, opt.MaxEvicted, opt.MaxTombstones = o.MaxEntries, o.MaxLive, o.MaxEvicted, o.MaxTombstones
-	opt.LRU, opt.Timers = o.LRU, o.Timers
+	opt.LRU, opt.Timers, opt.HasTimer = o.LRU, o.Timers, o.HasTimer
 	tx.t.admitted = 0 // counted under the former limit
 }

@@ -122,7 +122,7 @@ func (t *Table) loadKnown(s uint32, value []byte) Outcome {
 // was isolated meanwhile and that has the record with its real version therefore wins.
 const AdoptedVersion Version = 1
 
-// Adopt makes up to limit unversioned records records of this node, with AdoptedVersion. It forgets
+// Adopt makes up to limit unversioned records records of this node, with AdoptedVersion, or of another owner: see NoteOwner. It forgets
 // unversioned records whose key has left the map. It returns true if there are more. The caller calls it
 // after the initial sync has delivered the records of the peers. The table is complete once Adopt has
 // returned false.
@@ -131,20 +131,26 @@ func (tx *Tx) Adopt(limit int) (more bool) {
 	for range limit {
 		s := t.meta(unversioned).next
 		if s == unversioned {
-			t.replaced.end()
+			t.endAdoption()
 			return false
 		}
 		if !t.meta(s).live() {
 			t.forget(s) // no other node has it: see deleteUnversioned
 			continue
 		}
-		t.stamp(s, AdoptedVersion, selfID)
+		t.stamp(s, AdoptedVersion, t.adopter(t.key(s)))
 	}
 	if t.stats.Unversioned > 0 {
 		return true
 	}
-	t.replaced.end()
+	t.endAdoption()
 	return false
+}
+
+// endAdoption discards what was noted for unversioned records.
+func (t *Table) endAdoption() {
+	t.replaced.end()
+	t.foreign = foreign{}
 }
 
 // Unversioned returns the number of records that Adopt has not adopted yet.

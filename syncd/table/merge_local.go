@@ -54,10 +54,14 @@ func (t *Table) local(c *Change) Outcome {
 	case s == 0:
 	case c.Context != ContextReread:
 		t.invalidateReadings(s)
+		t.useCopy(c.Key)
 	case t.meta(s).is(flagDirty):
 		t.requestReread(s)
 		return Ignored
 	default:
+		if o, done := t.restoreCopy(c, s); done {
+			return o
+		}
 		t.noteTimer(c, s)
 	}
 	switch c.Op {

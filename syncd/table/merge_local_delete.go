@@ -40,9 +40,13 @@ func (t *Table) localDelete(c *Change, h, s uint32) Outcome {
 		return t.evictUnseen(c, s)
 	}
 	switch {
-	case c.Context < ContextSyscall, t.opt.DeletesAny:
+	// On a drained node, a delete by bpf(2) shows no intention: its load balancer may clear the map. Neither does the
+	// end of a timer, because packets restart it on another node.
+	case c.Context < ContextSyscall && !(t.opt.HasTimer && t.keptWhileDrained(m)), t.opt.DeletesAny && !t.deletesHeld && !t.drained():
 	case m.is(flagUnversioned):
 		return t.deleteUnversioned(c, s)
+	case t.keptWhileDrained(m):
+		return t.keepDeleted(c, s)
 	// Only the data plane of this node may delete a record of a live peer. The writer restores the entry.
 	case t.ownedByLivePeer(m):
 		return t.restoreDeleted(c, s)

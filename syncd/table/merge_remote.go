@@ -18,6 +18,10 @@ func (tx *Tx) Remote(d *Delta, now int64, opt RemoteOptions) Outcome {
 	return o
 }
 
+// Unadopted reports whether the table has entries of the kernel map for which no version is decided yet: see
+// Adopt.
+func (tx *Tx) Unadopted() bool { return tx.t.stats.Unversioned > 0 }
+
 // remote merges a record without finishChange and without the counters of accepted, unchanged and stale
 // deltas.
 func (t *Table) remote(d *Delta, now int64, opt RemoteOptions) Outcome {
@@ -39,6 +43,9 @@ func (t *Table) remote(d *Delta, now int64, opt RemoteOptions) Outcome {
 		if o, done := t.mergeOwn(d, h, s, now); done {
 			return o
 		}
+	}
+	if opt.SecondHand && s != 0 && t.isFirstHand(s) && t.replacesRecord(d, t.meta(s), opt) {
+		return Stale
 	}
 	if from := &t.owners.list[d.Owner]; s != 0 && (from.unverified || from.ours) && t.defend(d, s, now, opt) {
 		return Defended
@@ -134,6 +141,14 @@ func (t *Table) replaces(d *Delta, s uint32, how Replace) bool {
 	t.stamp(s, d.Version, d.Owner)
 	t.stats.Replaced++
 	return true
+}
+
+// isFirstHand reports whether a record may come from its owner's own stream, or is a change of this node. A
+// tombstone is such a record, too.
+func (t *Table) isFirstHand(s uint32) bool {
+	m := t.meta(s)
+	owner := &t.owners.list[m.owner]
+	return m.version != 0 && (owner.ours || t.owners.live[owner.Node])
 }
 
 // kernelDiffers reports whether the kernel's entry differs from the delta. It uses the record, which must

@@ -33,6 +33,11 @@ func (t *Table) mergeOwn(d *Delta, h, s uint32, now int64) (o Outcome, done bool
 		return t.mergeAbsentOwn(d, h, now), true
 	}
 	m := t.meta(s)
+	// A drained node does not replicate that its map lacks the entry.
+	if !current && !d.Delete && m.is(flagUnversioned) && !m.live() && t.deltaHandedOver(d) {
+		t.mergeEvictedOwn(s, d, now)
+		return Accepted, true
+	}
 	// The local content equals the peer's record. The record then keeps the peer's version and owner.
 	if !current && (t.sameMap(d.Key) || m.is(flagLoaded)) && m.live() != d.Delete && (d.Delete || t.equalSignificant(s, d.Value)) {
 		t.stampDelta(s, d, now)
@@ -45,9 +50,9 @@ func (t *Table) mergeOwn(d *Delta, h, s uint32, now int64) (o Outcome, done bool
 // hasLocalContent reports whether a record has the content of the local map when a delta of an earlier
 // incarnation for the same key arrives. A new map's value may have the version of an earlier incarnation if
 // one peer had the value. Another peer may have a later record of that incarnation. In an LRU map, an absent key may have been
-// evicted, so that its record has the content of a peer.
+// evicted, so that its record has the content of a peer. So has one that a drained node keeps without an entry.
 func (t *Table) hasLocalContent(key []byte, m *meta) bool {
-	same := t.sameMap(key) && (!t.opt.LRU || t.opt.EvictionDeletes)
+	same := t.sameMap(key) && (!t.opt.LRU || t.opt.EvictionDeletes) && !m.is(flagEvicted)
 	return m.owner == selfID || (t.ours(m.owner) && (same || m.is(flagLoaded)))
 }
 
@@ -57,8 +62,10 @@ func (t *Table) sameMap(key []byte) bool { return t.opt.SameMap && !t.unheld.has
 
 // mergeAbsentOwn enters a record of this node whose key has no local record.
 func (t *Table) mergeAbsentOwn(d *Delta, h uint32, now int64) Outcome {
-	// In an LRU map a missing key counts as evicted, unless an event has reported its delete.
-	evicted := !d.Delete && t.opt.LRU && !t.opt.EvictionDeletes && !t.replaced.deleted(d.Key)
+	// In an LRU map a missing key counts as evicted, unless an event has reported its delete. So does one that was
+	// handed over, in any case.
+	kept := d.Owner != selfID && t.deltaHandedOver(d)
+	evicted := !d.Delete && (kept || t.opt.LRU && !t.opt.EvictionDeletes && !t.replaced.deleted(d.Key))
 	// A record of this incarnation expires at once, so it needs no admission.
 	if evicted && d.Owner != selfID && !t.admits(d.Owner, now) {
 		t.stats.Rejected++

@@ -25,6 +25,10 @@ type owners struct {
 	// live has the nodes that are in the cluster, nil before the first SetMembers. seen has the nodes that
 	// are or were in it, a superset of live. Neither includes this node unless SetMembers names it.
 	live, seen map[string]bool
+	// handovers has what nodes have handed over, without zero elements. It has nodes of seen and this node only.
+	handovers map[string]Handover
+	// drained is true if handovers has this node.
+	drained bool
 	// groups has one group for each live node except this one.
 	groups []*ownerGroup
 	// otherOwners is the group of all owners whose node is not live, except this node's.
@@ -47,8 +51,11 @@ type ownerInfo struct {
 	ours bool
 	// gone is true if the node has left the cluster. It equals owners.gone of the node.
 	gone bool
-	// leftAt is the wall clock in nanoseconds at which ExpireTakenOver found that the node had left. It is 0
-	// unless gone is true.
+	// handedOver is the highest version of the owner's records that the node has handed over, 0: none. It follows from
+	// owners.handovers.
+	handedOver Version
+	// leftAt is the wall clock in nanoseconds at which ObserveTakeover found that the node had left or handed over. It
+	// is 0 unless departed is true.
 	leftAt int64
 	// unverified is true if the owner is another node that is not in owners.seen. It is false before the
 	// first SetMembers. See unverified_owners.go.
@@ -68,6 +75,7 @@ func (o *owners) init(self Owner, d *digester) {
 	o.digester = d
 	o.ids = make(map[Owner]OwnerID)
 	o.gone = make(map[string]bool)
+	o.handovers = make(map[string]Handover)
 	o.intern(self)
 }
 
@@ -103,6 +111,7 @@ func (o *owners) reserved(node string) bool {
 // describe returns the state of a new owner without records.
 func (o *owners) describe(w Owner, ours bool) ownerInfo {
 	i := ownerInfo{Owner: w, ours: ours, gone: o.gone[w.Node], hash: o.digester.hashOwner(w), digest: o.digester.forNode(w.Node)}
+	i.handedOver = o.handovers[w.Node].covered(w.Incarnation)
 	o.assignGroup(&i)
 	return i
 }
@@ -211,9 +220,8 @@ func (tx *Tx) SetGone(nodes map[string]bool) {
 	}
 	for i := range o.list {
 		if gone, ok := nodes[o.list[i].Node]; ok {
-			if o.list[i].gone = gone; !gone {
-				o.list[i].leftAt = 0
-			}
+			o.list[i].gone = gone
+			o.list[i].resetLeft()
 		}
 	}
 }
@@ -242,6 +250,7 @@ func (tx *Tx) SetMembers(live, left []string) {
 	for _, h := range append(former, &o.otherOwners) {
 		t.closeVictimCursor(h) // records may belong to another group now
 	}
+	o.forgetHandovers()
 	for i := range o.list {
 		if w := &o.list[i]; !w.free() {
 			o.assignGroup(w)

@@ -2,7 +2,7 @@ package table
 
 // Refill prepares the table for a new, empty kernel map: every live record is dirty, no tombstone is dirty,
 // and the applied position is 0. The writer must start again with a new cursor. Unversioned records follow
-// when Adopt adopts them. Refill visits all records in one call.
+// when Adopt adopts them. Refill visits all records in one call. LoadNewMap enters what the map holds nevertheless.
 func (tx *Tx) Refill() {
 	t := tx.t
 	for _, list := range [...]uint32{order, unversioned} {
@@ -23,6 +23,7 @@ func (tx *Tx) Refill() {
 		t.closeVictimCursor(h)
 	}
 	clear(t.bases)
+	t.copies = nil
 	t.applied, t.takeover.since = 0, 0
 	t.unscanned = true // until a scan of the new map has ended
 	tx.changed = true

@@ -10,7 +10,7 @@ func (t *Table) refreshes(c *Change, s uint32) bool {
 		return false
 	}
 	// A reread of the same value does not show a use of the key. A write of the same value does.
-	touched := m.is(flagUnsent) || !t.equalCarried(s, c.Value) || (c.Context < ContextSyscall && t.ownedByLivePeer(m))
+	touched := m.is(flagUnsent) || !t.equalCarried(s, c.Value) || (c.Context < ContextSyscall && t.sentByLivePeer(m))
 	if touched {
 		t.stats.Refreshed++
 	}

@@ -1,7 +1,7 @@
 package table
 
-// RequestReread requests a reread of a key from the kernel map. Callers use it if an event reports a change
-// without the value, or if a read of the key failed. TakeRereads returns the key.
+// RequestReread requests a reread of a key from the kernel map. Callers use it if a read of the key failed, or
+// to find a change that no event reports. TakeRereads returns the key.
 func (tx *Tx) RequestReread(key []byte) {
 	t := tx.t
 	if len(key) != t.opt.KeySize {
@@ -16,11 +16,19 @@ func (tx *Tx) RequestReread(key []byte) {
 	t.queueUnknownReread(key)
 }
 
-// RequestRereadOfDelete is RequestReread for an event that reports a delete by bpf(2), without its order with
+// RequestRereadOfChange is RequestReread for an event that reports a change without the value.
+func (tx *Tx) RequestRereadOfChange(key []byte) {
+	if len(key) == tx.t.opt.KeySize {
+		tx.t.useCopy(key)
+	}
+	tx.RequestReread(key)
+}
+
+// RequestRereadOfDelete is RequestRereadOfChange for an event that reports a delete by bpf(2), without its order with
 // other changes. If the reread does not find the key, it was deleted: it does not count as evicted, even in an
 // LRU map.
 func (tx *Tx) RequestRereadOfDelete(key []byte) {
-	tx.RequestReread(key)
+	tx.RequestRereadOfChange(key)
 	if len(key) != tx.t.opt.KeySize {
 		return
 	}

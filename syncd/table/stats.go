@@ -43,6 +43,9 @@ type Stats struct {
 	EvictionsExpired uint64
 	// TakeoversExpired counts records that ExpireTakenOver deleted.
 	TakeoversExpired uint64
+	// TakeoversUsed counts records of owners that have left which this node took over because of a use without a
+	// change.
+	TakeoversUsed uint64
 	// Scanned counts entries that scans read. ScanFound counts those of them that were entered or read
 	// again, and records without an entry.
 	Scanned, ScanFound uint64
@@ -58,6 +61,9 @@ type Stats struct {
 	RereadsDropped uint64
 	// Restored counts local expiries of a peer's record, whose entry syncd restored.
 	Restored uint64
+	// KeptDeletes counts deletes by bpf(2) and absences that did not end a record, because this node is drained. See
+	// handover.go.
+	KeptDeletes uint64
 	// RemoteAccepted counts deltas that were accepted.
 	RemoteAccepted uint64
 	// RemoteStale counts deltas that were not newer than the record.
@@ -101,7 +107,7 @@ func (t *Table) Stats() Stats {
 	s.Head, s.Applied, s.Floor = t.seq, t.applied, t.floor
 	s.MemoryBytes = t.slabBytes() + t.index.bytes + t.owners.bytes() + t.digester.bytes() +
 		t.log.bytes() + t.earlyDeletes.bytes() + t.unknownRereads.bytes() + t.settling.bytes() + t.recent.bytes() +
-		t.refusals.bytes(t.opt.KeySize) + uint64(t.replaced.bytes) +
+		t.refusals.bytes(t.opt.KeySize) + uint64(t.replaced.bytes) + copyBytes*uint64(len(t.copies)) +
 		t.tombs.bytes(16) + t.newTombs.bytes(16) + t.evicted.bytes(16) + t.released.bytes(4) +
 		t.rereads.bytes(4) + t.failures.bytes(4) + t.retries.bytes(4) + t.withVictim.bytes(4) + t.deferred.bytes(4)
 	return s

@@ -102,12 +102,19 @@ type Options struct {
 	// DeletesAny makes the delete of a peer's record by bpf(2) on this node a delete like one by the data
 	// plane: it replicates. So does the absence of the entry that a reread shows.
 	DeletesAny bool
-	// TakeoverExpiry is the time after which ExpireTakenOver deletes unchanged entries without an armed timer.
+	// NewMapWins makes the entries of a new map win over the records of live peers: see LoadNewMap.
+	NewMapWins bool
+	// TakeoverExpiry is the time after which ExpireTakenOver deletes unused entries without an armed timer.
 	// It must exceed the time in which a change in place is found and sent. Zero: never.
 	TakeoverExpiry time.Duration
+	// TakeoverDelay is added for entries of owners that have left. It is the time in which another node finds its
+	// uses of the entry and sends that it has taken the entry over.
+	TakeoverDelay time.Duration
 	// Timers are the ranges of a value with timers, as the kernel has them: zero until the data plane of this node
 	// has set a timer up. Values that are read from the map must have these bytes. Nil: they are not available.
 	Timers []Range
+	// HasTimer is true if the values have a timer. Its callback deletes entries, and looks like a packet.
+	HasTimer bool
 	// Counter observes the values of local changes. Nil: nothing does.
 	Counter Counter
 }
@@ -236,8 +243,14 @@ type Table struct {
 	loading *loading
 	// replaced has the content of the local map that records of other nodes have replaced during the initial sync.
 	replaced replacedLoads
+	// foreign has the owners of filtered keys until Adopt has ended.
+	foreign foreign
+	// copies has the entries of a new map that wait for their reread: see load_new_map.go.
+	copies copies
 	// unheld has the keys of this node's earlier incarnations that the map may never have held.
 	unheld unheld
+	// deletesHeld is true while Options.DeletesAny has no effect. See HoldDeletes.
+	deletesHeld bool
 	// unscanned is true from BeginLoad or Refill until the end of the next scan. A read of the map may skip
 	// a key, so the map may still have keys that the table lacks.
 	unscanned bool
@@ -278,7 +291,7 @@ func New(o Options) (*Table, error) {
 		return nil, fmt.Errorf("create table: negative tombstone grace %s or tombstone limit %d: %w", o.TombstoneGrace, o.MaxTombstones, ErrOptions)
 	case slices.ContainsFunc(o.Timers, func(r Range) bool { return r.Offset < 0 || r.Size <= 0 || r.Size > o.ValueSize-r.Offset }):
 		return nil, fmt.Errorf("create table: timers %v must be inside a value of %d bytes: %w", o.Timers, o.ValueSize, ErrOptions)
-	case o.TombstoneTTL < 0 || o.Refresh < 0 || o.TakeoverExpiry < 0:
+	case o.TombstoneTTL < 0 || o.Refresh < 0 || o.TakeoverExpiry < 0 || o.TakeoverDelay < 0:
 		return nil, fmt.Errorf("create table: negative tombstone lifetime %s, refresh interval %s or takeover expiry %s: %w",
 			o.TombstoneTTL, o.Refresh, o.TakeoverExpiry, ErrOptions)
 	}

@@ -29,8 +29,14 @@ func (r *rig) scanUnchangedMap(began int64) {
 
 // expirePass runs one pass, with a limit that needs several calls.
 func (r *rig) expirePass(now int64) {
+	r.expireUnused(now, nil)
+}
+
+// expireUnused runs one pass with the uses that this node has seen.
+func (r *rig) expireUnused(now int64, uses Uses) {
 	r.tab.Update(func(tx *Tx) {
-		for tx.ExpireTakenOver(now, 1) {
+		for more := tx.ObserveTakeover(now); more; {
+			_, more = tx.ExpireTakenOver(now, uses, 1)
 		}
 	})
 }

@@ -178,6 +178,9 @@ type RemoteOptions struct {
 	Repair bool
 	// Sender is the peer that sent the delta, with any of its incarnations. Zero: none.
 	Sender OwnerID
+	// SecondHand is true if a peer sends the record of another live node without a request for it. The record
+	// replaces no record of a live node or of this node, whatever the versions.
+	SecondHand bool
 	// Replace selects the deltas that replace a record although they are not above it.
 	Replace Replace
 }

@@ -1399,6 +1399,7 @@ type SubscribeResponse struct {
 	//	*SubscribeResponse_Resent
 	//	*SubscribeResponse_OwnersSent
 	//	*SubscribeResponse_Sources
+	//	*SubscribeResponse_Handover
 	Message       isSubscribeResponse_Message `protobuf_oneof:"message"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1549,6 +1550,15 @@ func (x *SubscribeResponse) GetSources() *Sources {
 	return nil
 }
 
+func (x *SubscribeResponse) GetHandover() *MapHandover {
+	if x != nil {
+		if x, ok := x.Message.(*SubscribeResponse_Handover); ok {
+			return x.Handover
+		}
+	}
+	return nil
+}
+
 type isSubscribeResponse_Message interface {
 	isSubscribeResponse_Message()
 }
@@ -1613,6 +1623,11 @@ type SubscribeResponse_Sources struct {
 	Sources *Sources `protobuf:"bytes,12,opt,name=sources,proto3,oneof"`
 }
 
+type SubscribeResponse_Handover struct {
+	// What the sender has handed over changes. From protocol version 2 on.
+	Handover *MapHandover `protobuf:"bytes,13,opt,name=handover,proto3,oneof"`
+}
+
 func (*SubscribeResponse_Welcome) isSubscribeResponse_Message() {}
 
 func (*SubscribeResponse_Accepted) isSubscribeResponse_Message() {}
@@ -1636,6 +1651,8 @@ func (*SubscribeResponse_Resent) isSubscribeResponse_Message() {}
 func (*SubscribeResponse_OwnersSent) isSubscribeResponse_Message() {}
 
 func (*SubscribeResponse_Sources) isSubscribeResponse_Message() {}
+
+func (*SubscribeResponse_Handover) isSubscribeResponse_Message() {}
 
 // Welcome answers Hello.
 type Welcome struct {
@@ -1847,7 +1864,9 @@ type MapAccepted struct {
 	// caught_up set, no longer exist at the sender.
 	Reset_ bool `protobuf:"varint,4,opt,name=reset,proto3" json:"reset,omitempty"`
 	// Schema of the sender's map. It defines the encoding of keys and values.
-	Schema        *Schema `protobuf:"bytes,5,opt,name=schema,proto3" json:"schema,omitempty"`
+	Schema *Schema `protobuf:"bytes,5,opt,name=schema,proto3" json:"schema,omitempty"`
+	// The records that the sender has handed over by a drain. Absent: none.
+	Handover      *Handover `protobuf:"bytes,6,opt,name=handover,proto3" json:"handover,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1917,6 +1936,125 @@ func (x *MapAccepted) GetSchema() *Schema {
 	return nil
 }
 
+func (x *MapAccepted) GetHandover() *Handover {
+	if x != nil {
+		return x.Handover
+	}
+	return nil
+}
+
+// Handover is the extent of the records of a drained node that other nodes treat like those of a node that has left: the
+// records of its earlier incarnations, and those of one incarnation up to a version. The drained node still sends them. It
+// announces them only on its own streams.
+type Handover struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Incarnation number of the sender when the drain was complete, at most that of the stream.
+	Incarnation uint64 `protobuf:"fixed64,1,opt,name=incarnation,proto3" json:"incarnation,omitempty"`
+	// Highest version of a handed over record of that incarnation.
+	Version       uint64 `protobuf:"fixed64,2,opt,name=version,proto3" json:"version,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Handover) Reset() {
+	*x = Handover{}
+	mi := &file_mapsync_v1_replication_proto_msgTypes[19]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Handover) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Handover) ProtoMessage() {}
+
+func (x *Handover) ProtoReflect() protoreflect.Message {
+	mi := &file_mapsync_v1_replication_proto_msgTypes[19]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Handover.ProtoReflect.Descriptor instead.
+func (*Handover) Descriptor() ([]byte, []int) {
+	return file_mapsync_v1_replication_proto_rawDescGZIP(), []int{19}
+}
+
+func (x *Handover) GetIncarnation() uint64 {
+	if x != nil {
+		return x.Incarnation
+	}
+	return 0
+}
+
+func (x *Handover) GetVersion() uint64 {
+	if x != nil {
+		return x.Version
+	}
+	return 0
+}
+
+// MapHandover replaces the handover of MapAccepted or of the last MapHandover.
+type MapHandover struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Number of the subscription.
+	Map uint32 `protobuf:"varint,1,opt,name=map,proto3" json:"map,omitempty"`
+	// The records that the sender has handed over. Absent: none, the drain has ended.
+	Handover      *Handover `protobuf:"bytes,2,opt,name=handover,proto3" json:"handover,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *MapHandover) Reset() {
+	*x = MapHandover{}
+	mi := &file_mapsync_v1_replication_proto_msgTypes[20]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *MapHandover) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*MapHandover) ProtoMessage() {}
+
+func (x *MapHandover) ProtoReflect() protoreflect.Message {
+	mi := &file_mapsync_v1_replication_proto_msgTypes[20]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use MapHandover.ProtoReflect.Descriptor instead.
+func (*MapHandover) Descriptor() ([]byte, []int) {
+	return file_mapsync_v1_replication_proto_rawDescGZIP(), []int{20}
+}
+
+func (x *MapHandover) GetMap() uint32 {
+	if x != nil {
+		return x.Map
+	}
+	return 0
+}
+
+func (x *MapHandover) GetHandover() *Handover {
+	if x != nil {
+		return x.Handover
+	}
+	return nil
+}
+
 // MapPending reports that the sender does not have the map yet.
 type MapPending struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1928,7 +2066,7 @@ type MapPending struct {
 
 func (x *MapPending) Reset() {
 	*x = MapPending{}
-	mi := &file_mapsync_v1_replication_proto_msgTypes[19]
+	mi := &file_mapsync_v1_replication_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1940,7 +2078,7 @@ func (x *MapPending) String() string {
 func (*MapPending) ProtoMessage() {}
 
 func (x *MapPending) ProtoReflect() protoreflect.Message {
-	mi := &file_mapsync_v1_replication_proto_msgTypes[19]
+	mi := &file_mapsync_v1_replication_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1953,7 +2091,7 @@ func (x *MapPending) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MapPending.ProtoReflect.Descriptor instead.
 func (*MapPending) Descriptor() ([]byte, []int) {
-	return file_mapsync_v1_replication_proto_rawDescGZIP(), []int{19}
+	return file_mapsync_v1_replication_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *MapPending) GetMap() uint32 {
@@ -1980,7 +2118,7 @@ type MapRefused struct {
 
 func (x *MapRefused) Reset() {
 	*x = MapRefused{}
-	mi := &file_mapsync_v1_replication_proto_msgTypes[20]
+	mi := &file_mapsync_v1_replication_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1992,7 +2130,7 @@ func (x *MapRefused) String() string {
 func (*MapRefused) ProtoMessage() {}
 
 func (x *MapRefused) ProtoReflect() protoreflect.Message {
-	mi := &file_mapsync_v1_replication_proto_msgTypes[20]
+	mi := &file_mapsync_v1_replication_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2005,7 +2143,7 @@ func (x *MapRefused) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MapRefused.ProtoReflect.Descriptor instead.
 func (*MapRefused) Descriptor() ([]byte, []int) {
-	return file_mapsync_v1_replication_proto_rawDescGZIP(), []int{20}
+	return file_mapsync_v1_replication_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *MapRefused) GetMap() uint32 {
@@ -2049,7 +2187,7 @@ type MapEnded struct {
 
 func (x *MapEnded) Reset() {
 	*x = MapEnded{}
-	mi := &file_mapsync_v1_replication_proto_msgTypes[21]
+	mi := &file_mapsync_v1_replication_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2061,7 +2199,7 @@ func (x *MapEnded) String() string {
 func (*MapEnded) ProtoMessage() {}
 
 func (x *MapEnded) ProtoReflect() protoreflect.Message {
-	mi := &file_mapsync_v1_replication_proto_msgTypes[21]
+	mi := &file_mapsync_v1_replication_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2074,7 +2212,7 @@ func (x *MapEnded) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MapEnded.ProtoReflect.Descriptor instead.
 func (*MapEnded) Descriptor() ([]byte, []int) {
-	return file_mapsync_v1_replication_proto_rawDescGZIP(), []int{21}
+	return file_mapsync_v1_replication_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *MapEnded) GetMap() uint32 {
@@ -2100,7 +2238,7 @@ type Heartbeat struct {
 
 func (x *Heartbeat) Reset() {
 	*x = Heartbeat{}
-	mi := &file_mapsync_v1_replication_proto_msgTypes[22]
+	mi := &file_mapsync_v1_replication_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2112,7 +2250,7 @@ func (x *Heartbeat) String() string {
 func (*Heartbeat) ProtoMessage() {}
 
 func (x *Heartbeat) ProtoReflect() protoreflect.Message {
-	mi := &file_mapsync_v1_replication_proto_msgTypes[22]
+	mi := &file_mapsync_v1_replication_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2125,7 +2263,7 @@ func (x *Heartbeat) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Heartbeat.ProtoReflect.Descriptor instead.
 func (*Heartbeat) Descriptor() ([]byte, []int) {
-	return file_mapsync_v1_replication_proto_rawDescGZIP(), []int{22}
+	return file_mapsync_v1_replication_proto_rawDescGZIP(), []int{24}
 }
 
 // ClockReply answers ClockProbe. Its clock is the wall clock in Unix nanoseconds. The sender uses
@@ -2144,7 +2282,7 @@ type ClockReply struct {
 
 func (x *ClockReply) Reset() {
 	*x = ClockReply{}
-	mi := &file_mapsync_v1_replication_proto_msgTypes[23]
+	mi := &file_mapsync_v1_replication_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2156,7 +2294,7 @@ func (x *ClockReply) String() string {
 func (*ClockReply) ProtoMessage() {}
 
 func (x *ClockReply) ProtoReflect() protoreflect.Message {
-	mi := &file_mapsync_v1_replication_proto_msgTypes[23]
+	mi := &file_mapsync_v1_replication_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2169,7 +2307,7 @@ func (x *ClockReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ClockReply.ProtoReflect.Descriptor instead.
 func (*ClockReply) Descriptor() ([]byte, []int) {
-	return file_mapsync_v1_replication_proto_rawDescGZIP(), []int{23}
+	return file_mapsync_v1_replication_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *ClockReply) GetProbeSent() uint64 {
@@ -2224,7 +2362,7 @@ type Batch struct {
 
 func (x *Batch) Reset() {
 	*x = Batch{}
-	mi := &file_mapsync_v1_replication_proto_msgTypes[24]
+	mi := &file_mapsync_v1_replication_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2236,7 +2374,7 @@ func (x *Batch) String() string {
 func (*Batch) ProtoMessage() {}
 
 func (x *Batch) ProtoReflect() protoreflect.Message {
-	mi := &file_mapsync_v1_replication_proto_msgTypes[24]
+	mi := &file_mapsync_v1_replication_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2249,7 +2387,7 @@ func (x *Batch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Batch.ProtoReflect.Descriptor instead.
 func (*Batch) Descriptor() ([]byte, []int) {
-	return file_mapsync_v1_replication_proto_rawDescGZIP(), []int{24}
+	return file_mapsync_v1_replication_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *Batch) GetMap() uint32 {
@@ -2356,7 +2494,7 @@ type Digest struct {
 
 func (x *Digest) Reset() {
 	*x = Digest{}
-	mi := &file_mapsync_v1_replication_proto_msgTypes[25]
+	mi := &file_mapsync_v1_replication_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2368,7 +2506,7 @@ func (x *Digest) String() string {
 func (*Digest) ProtoMessage() {}
 
 func (x *Digest) ProtoReflect() protoreflect.Message {
-	mi := &file_mapsync_v1_replication_proto_msgTypes[25]
+	mi := &file_mapsync_v1_replication_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2381,7 +2519,7 @@ func (x *Digest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Digest.ProtoReflect.Descriptor instead.
 func (*Digest) Descriptor() ([]byte, []int) {
-	return file_mapsync_v1_replication_proto_rawDescGZIP(), []int{25}
+	return file_mapsync_v1_replication_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *Digest) GetMap() uint32 {
@@ -2467,7 +2605,7 @@ type NodeDigest struct {
 
 func (x *NodeDigest) Reset() {
 	*x = NodeDigest{}
-	mi := &file_mapsync_v1_replication_proto_msgTypes[26]
+	mi := &file_mapsync_v1_replication_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2479,7 +2617,7 @@ func (x *NodeDigest) String() string {
 func (*NodeDigest) ProtoMessage() {}
 
 func (x *NodeDigest) ProtoReflect() protoreflect.Message {
-	mi := &file_mapsync_v1_replication_proto_msgTypes[26]
+	mi := &file_mapsync_v1_replication_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2492,7 +2630,7 @@ func (x *NodeDigest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeDigest.ProtoReflect.Descriptor instead.
 func (*NodeDigest) Descriptor() ([]byte, []int) {
-	return file_mapsync_v1_replication_proto_rawDescGZIP(), []int{26}
+	return file_mapsync_v1_replication_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *NodeDigest) GetNode() string {
@@ -2545,7 +2683,7 @@ type Resent struct {
 
 func (x *Resent) Reset() {
 	*x = Resent{}
-	mi := &file_mapsync_v1_replication_proto_msgTypes[27]
+	mi := &file_mapsync_v1_replication_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2557,7 +2695,7 @@ func (x *Resent) String() string {
 func (*Resent) ProtoMessage() {}
 
 func (x *Resent) ProtoReflect() protoreflect.Message {
-	mi := &file_mapsync_v1_replication_proto_msgTypes[27]
+	mi := &file_mapsync_v1_replication_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2570,7 +2708,7 @@ func (x *Resent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Resent.ProtoReflect.Descriptor instead.
 func (*Resent) Descriptor() ([]byte, []int) {
-	return file_mapsync_v1_replication_proto_rawDescGZIP(), []int{27}
+	return file_mapsync_v1_replication_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *Resent) GetMap() uint32 {
@@ -2618,7 +2756,7 @@ type Delta struct {
 
 func (x *Delta) Reset() {
 	*x = Delta{}
-	mi := &file_mapsync_v1_replication_proto_msgTypes[28]
+	mi := &file_mapsync_v1_replication_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2630,7 +2768,7 @@ func (x *Delta) String() string {
 func (*Delta) ProtoMessage() {}
 
 func (x *Delta) ProtoReflect() protoreflect.Message {
-	mi := &file_mapsync_v1_replication_proto_msgTypes[28]
+	mi := &file_mapsync_v1_replication_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2643,7 +2781,7 @@ func (x *Delta) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Delta.ProtoReflect.Descriptor instead.
 func (*Delta) Descriptor() ([]byte, []int) {
-	return file_mapsync_v1_replication_proto_rawDescGZIP(), []int{28}
+	return file_mapsync_v1_replication_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *Delta) GetKey() []byte {
@@ -2765,7 +2903,7 @@ const file_mapsync_v1_replication_proto_rawDesc = "" +
 	"exceptions\"8\n" +
 	"\fMapException\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\fR\x03key\x12\x16\n" +
-	"\x06reason\x18\x02 \x01(\tR\x06reason\"\x81\x05\n" +
+	"\x06reason\x18\x02 \x01(\tR\x06reason\"\xb8\x05\n" +
 	"\x11SubscribeResponse\x12/\n" +
 	"\awelcome\x18\x01 \x01(\v2\x13.mapsync.v1.WelcomeH\x00R\awelcome\x125\n" +
 	"\baccepted\x18\x02 \x01(\v2\x17.mapsync.v1.MapAcceptedH\x00R\baccepted\x122\n" +
@@ -2781,7 +2919,8 @@ const file_mapsync_v1_replication_proto_rawDesc = "" +
 	" \x01(\v2\x12.mapsync.v1.ResentH\x00R\x06resent\x129\n" +
 	"\vowners_sent\x18\v \x01(\v2\x16.mapsync.v1.OwnersSentH\x00R\n" +
 	"ownersSent\x12/\n" +
-	"\asources\x18\f \x01(\v2\x13.mapsync.v1.SourcesH\x00R\asourcesB\t\n" +
+	"\asources\x18\f \x01(\v2\x13.mapsync.v1.SourcesH\x00R\asources\x125\n" +
+	"\bhandover\x18\r \x01(\v2\x17.mapsync.v1.MapHandoverH\x00R\bhandoverB\t\n" +
 	"\amessage\"\xa2\x01\n" +
 	"\aWelcome\x12)\n" +
 	"\x10protocol_version\x18\x01 \x01(\rR\x0fprotocolVersion\x12+\n" +
@@ -2795,7 +2934,7 @@ const file_mapsync_v1_replication_proto_rawDesc = "" +
 	"\x05token\x18\x03 \x01(\x06R\x05token\"1\n" +
 	"\aSources\x12\x10\n" +
 	"\x03map\x18\x01 \x01(\rR\x03map\x12\x14\n" +
-	"\x05nodes\x18\x02 \x03(\tR\x05nodes\"\x9d\x01\n" +
+	"\x05nodes\x18\x02 \x03(\tR\x05nodes\"\xcf\x01\n" +
 	"\vMapAccepted\x12\x10\n" +
 	"\x03map\x18\x01 \x01(\rR\x03map\x12\x1e\n" +
 	"\n" +
@@ -2803,7 +2942,14 @@ const file_mapsync_v1_replication_proto_rawDesc = "" +
 	"generation\x12\x1a\n" +
 	"\bposition\x18\x03 \x01(\x04R\bposition\x12\x14\n" +
 	"\x05reset\x18\x04 \x01(\bR\x05reset\x12*\n" +
-	"\x06schema\x18\x05 \x01(\v2\x12.mapsync.v1.SchemaR\x06schema\"\x1e\n" +
+	"\x06schema\x18\x05 \x01(\v2\x12.mapsync.v1.SchemaR\x06schema\x120\n" +
+	"\bhandover\x18\x06 \x01(\v2\x14.mapsync.v1.HandoverR\bhandover\"F\n" +
+	"\bHandover\x12 \n" +
+	"\vincarnation\x18\x01 \x01(\x06R\vincarnation\x12\x18\n" +
+	"\aversion\x18\x02 \x01(\x06R\aversion\"Q\n" +
+	"\vMapHandover\x12\x10\n" +
+	"\x03map\x18\x01 \x01(\rR\x03map\x120\n" +
+	"\bhandover\x18\x02 \x01(\v2\x14.mapsync.v1.HandoverR\bhandover\"\x1e\n" +
 	"\n" +
 	"MapPending\x12\x10\n" +
 	"\x03map\x18\x01 \x01(\rR\x03map\"\x91\x01\n" +
@@ -2895,7 +3041,7 @@ func file_mapsync_v1_replication_proto_rawDescGZIP() []byte {
 }
 
 var file_mapsync_v1_replication_proto_enumTypes = make([]protoimpl.EnumInfo, 4)
-var file_mapsync_v1_replication_proto_msgTypes = make([]protoimpl.MessageInfo, 29)
+var file_mapsync_v1_replication_proto_msgTypes = make([]protoimpl.MessageInfo, 31)
 var file_mapsync_v1_replication_proto_goTypes = []any{
 	(MapType)(0),              // 0: mapsync.v1.MapType
 	(RefusalReason)(0),        // 1: mapsync.v1.RefusalReason
@@ -2920,17 +3066,19 @@ var file_mapsync_v1_replication_proto_goTypes = []any{
 	(*OwnersSent)(nil),        // 20: mapsync.v1.OwnersSent
 	(*Sources)(nil),           // 21: mapsync.v1.Sources
 	(*MapAccepted)(nil),       // 22: mapsync.v1.MapAccepted
-	(*MapPending)(nil),        // 23: mapsync.v1.MapPending
-	(*MapRefused)(nil),        // 24: mapsync.v1.MapRefused
-	(*MapEnded)(nil),          // 25: mapsync.v1.MapEnded
-	(*Heartbeat)(nil),         // 26: mapsync.v1.Heartbeat
-	(*ClockReply)(nil),        // 27: mapsync.v1.ClockReply
-	(*Batch)(nil),             // 28: mapsync.v1.Batch
-	(*Digest)(nil),            // 29: mapsync.v1.Digest
-	(*NodeDigest)(nil),        // 30: mapsync.v1.NodeDigest
-	(*Resent)(nil),            // 31: mapsync.v1.Resent
-	(*Delta)(nil),             // 32: mapsync.v1.Delta
-	(*Schema)(nil),            // 33: mapsync.v1.Schema
+	(*Handover)(nil),          // 23: mapsync.v1.Handover
+	(*MapHandover)(nil),       // 24: mapsync.v1.MapHandover
+	(*MapPending)(nil),        // 25: mapsync.v1.MapPending
+	(*MapRefused)(nil),        // 26: mapsync.v1.MapRefused
+	(*MapEnded)(nil),          // 27: mapsync.v1.MapEnded
+	(*Heartbeat)(nil),         // 28: mapsync.v1.Heartbeat
+	(*ClockReply)(nil),        // 29: mapsync.v1.ClockReply
+	(*Batch)(nil),             // 30: mapsync.v1.Batch
+	(*Digest)(nil),            // 31: mapsync.v1.Digest
+	(*NodeDigest)(nil),        // 32: mapsync.v1.NodeDigest
+	(*Resent)(nil),            // 33: mapsync.v1.Resent
+	(*Delta)(nil),             // 34: mapsync.v1.Delta
+	(*Schema)(nil),            // 35: mapsync.v1.Schema
 }
 var file_mapsync_v1_replication_proto_depIdxs = []int32{
 	0,  // 0: mapsync.v1.Layout.type:type_name -> mapsync.v1.MapType
@@ -2946,39 +3094,42 @@ var file_mapsync_v1_replication_proto_depIdxs = []int32{
 	4,  // 10: mapsync.v1.Hello.self:type_name -> mapsync.v1.Incarnation
 	5,  // 11: mapsync.v1.MapSubscription.layout:type_name -> mapsync.v1.Layout
 	10, // 12: mapsync.v1.MapSubscription.resume:type_name -> mapsync.v1.Resume
-	33, // 13: mapsync.v1.MapSubscription.schema:type_name -> mapsync.v1.Schema
+	35, // 13: mapsync.v1.MapSubscription.schema:type_name -> mapsync.v1.Schema
 	9,  // 14: mapsync.v1.MapSubscription.owners:type_name -> mapsync.v1.OwnerRequest
 	17, // 15: mapsync.v1.MapReport.exceptions:type_name -> mapsync.v1.MapException
 	19, // 16: mapsync.v1.SubscribeResponse.welcome:type_name -> mapsync.v1.Welcome
 	22, // 17: mapsync.v1.SubscribeResponse.accepted:type_name -> mapsync.v1.MapAccepted
-	23, // 18: mapsync.v1.SubscribeResponse.pending:type_name -> mapsync.v1.MapPending
-	24, // 19: mapsync.v1.SubscribeResponse.refused:type_name -> mapsync.v1.MapRefused
-	25, // 20: mapsync.v1.SubscribeResponse.ended:type_name -> mapsync.v1.MapEnded
-	28, // 21: mapsync.v1.SubscribeResponse.batch:type_name -> mapsync.v1.Batch
-	26, // 22: mapsync.v1.SubscribeResponse.heartbeat:type_name -> mapsync.v1.Heartbeat
-	27, // 23: mapsync.v1.SubscribeResponse.clock_reply:type_name -> mapsync.v1.ClockReply
-	29, // 24: mapsync.v1.SubscribeResponse.digest:type_name -> mapsync.v1.Digest
-	31, // 25: mapsync.v1.SubscribeResponse.resent:type_name -> mapsync.v1.Resent
+	25, // 18: mapsync.v1.SubscribeResponse.pending:type_name -> mapsync.v1.MapPending
+	26, // 19: mapsync.v1.SubscribeResponse.refused:type_name -> mapsync.v1.MapRefused
+	27, // 20: mapsync.v1.SubscribeResponse.ended:type_name -> mapsync.v1.MapEnded
+	30, // 21: mapsync.v1.SubscribeResponse.batch:type_name -> mapsync.v1.Batch
+	28, // 22: mapsync.v1.SubscribeResponse.heartbeat:type_name -> mapsync.v1.Heartbeat
+	29, // 23: mapsync.v1.SubscribeResponse.clock_reply:type_name -> mapsync.v1.ClockReply
+	31, // 24: mapsync.v1.SubscribeResponse.digest:type_name -> mapsync.v1.Digest
+	33, // 25: mapsync.v1.SubscribeResponse.resent:type_name -> mapsync.v1.Resent
 	20, // 26: mapsync.v1.SubscribeResponse.owners_sent:type_name -> mapsync.v1.OwnersSent
 	21, // 27: mapsync.v1.SubscribeResponse.sources:type_name -> mapsync.v1.Sources
-	4,  // 28: mapsync.v1.Welcome.self:type_name -> mapsync.v1.Incarnation
-	33, // 29: mapsync.v1.MapAccepted.schema:type_name -> mapsync.v1.Schema
-	1,  // 30: mapsync.v1.MapRefused.reason:type_name -> mapsync.v1.RefusalReason
-	5,  // 31: mapsync.v1.MapRefused.layout:type_name -> mapsync.v1.Layout
-	2,  // 32: mapsync.v1.MapEnded.reason:type_name -> mapsync.v1.EndReason
-	4,  // 33: mapsync.v1.Batch.origin:type_name -> mapsync.v1.Incarnation
-	4,  // 34: mapsync.v1.Batch.owners:type_name -> mapsync.v1.Incarnation
-	32, // 35: mapsync.v1.Batch.deltas:type_name -> mapsync.v1.Delta
-	30, // 36: mapsync.v1.Digest.nodes:type_name -> mapsync.v1.NodeDigest
-	30, // 37: mapsync.v1.Digest.orphaned:type_name -> mapsync.v1.NodeDigest
-	3,  // 38: mapsync.v1.Delta.operation:type_name -> mapsync.v1.Operation
-	6,  // 39: mapsync.v1.ReplicationService.Subscribe:input_type -> mapsync.v1.SubscribeRequest
-	18, // 40: mapsync.v1.ReplicationService.Subscribe:output_type -> mapsync.v1.SubscribeResponse
-	40, // [40:41] is the sub-list for method output_type
-	39, // [39:40] is the sub-list for method input_type
-	39, // [39:39] is the sub-list for extension type_name
-	39, // [39:39] is the sub-list for extension extendee
-	0,  // [0:39] is the sub-list for field type_name
+	24, // 28: mapsync.v1.SubscribeResponse.handover:type_name -> mapsync.v1.MapHandover
+	4,  // 29: mapsync.v1.Welcome.self:type_name -> mapsync.v1.Incarnation
+	35, // 30: mapsync.v1.MapAccepted.schema:type_name -> mapsync.v1.Schema
+	23, // 31: mapsync.v1.MapAccepted.handover:type_name -> mapsync.v1.Handover
+	23, // 32: mapsync.v1.MapHandover.handover:type_name -> mapsync.v1.Handover
+	1,  // 33: mapsync.v1.MapRefused.reason:type_name -> mapsync.v1.RefusalReason
+	5,  // 34: mapsync.v1.MapRefused.layout:type_name -> mapsync.v1.Layout
+	2,  // 35: mapsync.v1.MapEnded.reason:type_name -> mapsync.v1.EndReason
+	4,  // 36: mapsync.v1.Batch.origin:type_name -> mapsync.v1.Incarnation
+	4,  // 37: mapsync.v1.Batch.owners:type_name -> mapsync.v1.Incarnation
+	34, // 38: mapsync.v1.Batch.deltas:type_name -> mapsync.v1.Delta
+	32, // 39: mapsync.v1.Digest.nodes:type_name -> mapsync.v1.NodeDigest
+	32, // 40: mapsync.v1.Digest.orphaned:type_name -> mapsync.v1.NodeDigest
+	3,  // 41: mapsync.v1.Delta.operation:type_name -> mapsync.v1.Operation
+	6,  // 42: mapsync.v1.ReplicationService.Subscribe:input_type -> mapsync.v1.SubscribeRequest
+	18, // 43: mapsync.v1.ReplicationService.Subscribe:output_type -> mapsync.v1.SubscribeResponse
+	43, // [43:44] is the sub-list for method output_type
+	42, // [42:43] is the sub-list for method input_type
+	42, // [42:42] is the sub-list for extension type_name
+	42, // [42:42] is the sub-list for extension extendee
+	0,  // [0:42] is the sub-list for field type_name
 }
 
 func init() { file_mapsync_v1_replication_proto_init() }
@@ -3011,6 +3162,7 @@ func file_mapsync_v1_replication_proto_init() {
 		(*SubscribeResponse_Resent)(nil),
 		(*SubscribeResponse_OwnersSent)(nil),
 		(*SubscribeResponse_Sources)(nil),
+		(*SubscribeResponse_Handover)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
@@ -3018,7 +3170,7 @@ func file_mapsync_v1_replication_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_mapsync_v1_replication_proto_rawDesc), len(file_mapsync_v1_replication_proto_rawDesc)),
 			NumEnums:      4,
-			NumMessages:   29,
+			NumMessages:   31,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -23,7 +23,7 @@ type config struct {
 
 	crash, lostMap, newMap, hide, freeze, faulty bool
 	cut, partitions, oneWay, gossip              bool
-	clocks, resend, jumps                        bool
+	clocks, resend, jumps, filters               bool
 	restartChance                                float64 // of a node that is down at the end
 
 	shared sharedFaults
@@ -35,7 +35,9 @@ func newRun(t *testing.T, seed uint64, o *SimulationOptions, tables *Tables) *si
 	r.World = NewWorld(t, tables, NodeNames(r.size())...)
 	r.Model = &Model{world: r.World}
 	r.drawConfig()
-	r.drawSharedFaults()
+	if !o.DeletesAny {
+		r.drawSharedFaults()
+	}
 	for i := range r.keySpace() {
 		// All load balancers write a key without a home. The model then checks only that nodes agree.
 		k := modelKey{home: -1}
@@ -89,6 +91,7 @@ func (r *simulation) drawConfig() {
 	f.expiry, f.crash, f.clocks, f.cut, f.partitions = r.coin(), r.chance(0.6), r.coin(), r.coin(), r.coin()
 	f.lostMap, f.newMap, f.hide, f.freeze, f.faulty = r.coin(), r.chance(0.2), r.chance(0.2), r.chance(0.3), r.chance(0.2)
 	f.oneWay, f.gossip, f.resend, f.jumps = r.coin(), r.chance(0.2), r.chance(0.3), r.chance(0.3)
+	f.filters = r.chance(0.3)
 	if r.chance(0.1) {
 		r.tick = int64(10 * time.Millisecond) // so that some versions are equal
 	}

@@ -41,6 +41,9 @@ type Daemon struct {
 	scanned     []mapRead     // entries that were read and not compared yet
 	scanReading table.Reading // of the load or of the scan
 
+	// awaited has a bit for each key, modulo 64, of which the daemon has filtered a record.
+	awaited uint64
+
 	members
 	streams
 }
@@ -123,6 +126,9 @@ func (d *Daemon) attach() {
 		o := n.opt
 		o.LRU, o.MaxEntries = n.lru, n.room
 		o.Self, o.KeySize, o.ValueSize, o.Seed, o.SameMap = d.self, keySize, valueSize, 1, same
+		if same {
+			o.Unheld = n.stateUnheld
+		}
 		d.tab = n.world.tables.get(n.world.tb, o)
 	}
 	d.m, d.state, d.since, d.inStateFile, d.initialSyncDone = n.Map, stateLoading, n.world.Now, same, false
@@ -223,8 +229,8 @@ func (d *Daemon) enter(tx *table.Tx, r *mapRead) {
 	case loadFirst:
 		tx.Load(c.Key, c.Value)
 	case loadRefill:
-		c.Context = table.ContextProcess
-		tx.Local(&c)
+		c.Read = &d.scanReading
+		tx.LoadNewMap(&c, d.synced())
 	case loadAgain:
 		c.Read = &d.scanReading
 		tx.Scanned(&c)
@@ -291,9 +297,18 @@ func (d *Daemon) Adopt() bool {
 }
 
 // SaveMapID stores the id of the map in the state file once the map holds the records of the initial
-// sync. A restart before that treats absent keys as unknown, and refills them from the peers.
+// sync. A restart before that treats absent keys as unknown, and refills them from the peers. The same holds while the map
+// does not hold a record of this node.
 func (d *Daemon) SaveMapID() {
-	if d.inStateFile || d.m == nil || d.state != stateReplicating {
+	if d.m == nil || d.state != stateReplicating {
+		return
+	}
+	held, unheld := false, table.Unheld{}
+	d.tab.View(func(tx *table.Tx) { held, unheld = tx.OwnNotHeld() == 0 && !tx.UnheldOverflow(), tx.Unheld() })
+	if d.inStateFile {
+		if d.n.stateUnheld = unheld; !held {
+			d.inStateFile, d.n.StateFileMap, d.initialSyncDone = false, 0, false
+		}
 		return
 	}
 	if !d.initialSyncDone && (d.alone() || !d.allReceived()) {
@@ -305,8 +320,8 @@ func (d *Daemon) SaveMapID() {
 	}
 	pending := 0
 	d.tab.View(func(tx *table.Tx) { pending = tx.PendingWrites(d.syncBarrier) })
-	if pending == 0 {
-		d.inStateFile, d.n.StateFileMap = true, d.m.ID
+	if pending == 0 && held {
+		d.inStateFile, d.n.StateFileMap, d.n.stateUnheld = true, d.m.ID, unheld
 	}
 }
 

@@ -39,7 +39,7 @@ func (d *Daemon) event(e *event) {
 		c.Value = e.value[:]
 	}
 	if d.n.world.keysOnly && e.op == table.OpUpdate {
-		d.tab.Update(func(tx *table.Tx) { tx.RequestReread(c.Key) })
+		d.tab.Update(func(tx *table.Tx) { tx.RequestRereadOfChange(c.Key) })
 		return
 	}
 	if d.n.world.deletedKeys && e.op == table.OpDelete && e.ctx == table.ContextSyscall {
@@ -60,14 +60,14 @@ func (d *Daemon) Content(key int) (c Content) {
 }
 
 // checkDelete checks which deletes take effect. A collector's delete and an eviction may only delete
-// records of this node or of a gone node. A collector's delete must delete those. With DeletesAny, it may
+// records of this node or of a gone node, or those that a node has handed over. A collector's delete must delete those. With DeletesAny, it may
 // delete any record.
 //
 // It is a check on the table alone, and does not use the model. A violation ends the run.
 func (d *Daemon) checkDelete(e *event, before *Content, o table.Outcome) {
 	w := d.n.world
 	owner := w.node(before.Owner.Node)
-	allowed := before.version != 0 && (owner == d.n.ID || d.gone[owner])
+	allowed := before.version != 0 && (owner == d.n.ID || d.gone[owner] || d.handedOver(before))
 	after := d.Content(e.key)
 	switch deleted := after.Dead && after.version != 0; {
 	case e.op == table.OpDelete && (e.ctx != table.ContextSyscall || d.n.opt.DeletesAny):

@@ -6,7 +6,7 @@ import "mapsync/syncd/table"
 // faults may exist at the same time. Heal removes them at the end.
 func (r *simulation) fault(n *Node) {
 	f := &r.config
-	switch r.rand.IntN(12) {
+	switch r.rand.IntN(13) {
 	case 0:
 		if f.crash && n.Daemon != nil {
 			r.crash(n)
@@ -51,6 +51,8 @@ func (r *simulation) fault(n *Node) {
 		}
 	case 11:
 		r.requestResend(n, f.resend)
+	case 12:
+		r.setFilters(n)
 	}
 }
 

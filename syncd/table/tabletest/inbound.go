@@ -24,22 +24,24 @@ type InboundStream struct {
 	st    *stream // nil: none
 	retry int64   // the time of the next subscription attempt
 
-	index          int          // of the current subscription; 0: none
-	last           int          // the highest index on this stream
-	state          inboundState // of the current subscription
-	received       bool         // a message was received, so the position is valid
-	position       uint64       // everything up to it was merged, in positions of the peer
-	subscribePos   uint64       // the first local position assigned after the subscription
-	before         uint64       // subscribePos of the current full sync
-	sweep          bool         // the end of the full sync deletes what it did not contain
-	synced         bool         // the peer has sent everything at least once
-	complete       bool         // a full sync that had begun has ended
-	repeatFullSync bool         // the next subscription begins at position 0
-	from           uint64       // the position at which the subscription began
-	completeTo     uint64       // position up to which the peer has sent everything
-	head           uint64       // position of the table after the last merge
-	acked          uint64       // position that was acknowledged last
-	repair         *repair      // nil: none; at most one at a time
+	index          int            // of the current subscription; 0: none
+	last           int            // the highest index on this stream
+	state          inboundState   // of the current subscription
+	received       bool           // a message was received, so the position is valid
+	position       uint64         // everything up to it was merged, in positions of the peer
+	subscribePos   uint64         // the first local position assigned after the subscription
+	before         uint64         // subscribePos of the current full sync
+	sweep          bool           // the end of the full sync deletes what it did not contain
+	synced         bool           // the peer has sent everything at least once
+	complete       bool           // a full sync that had begun has ended
+	repeatFullSync bool           // the next subscription begins at position 0
+	from           uint64         // the position at which the subscription began
+	completeTo     uint64         // position up to which the peer has sent everything
+	head           uint64         // position of the table after the last merge
+	acked          uint64         // position that was acknowledged last
+	repair         *repair        // nil: none; at most one at a time
+	coverage       table.Coverage // of the current full sync
+	repeatAt       int64          // the time of the next full sync; 0: none is due
 
 	wanted     bool // orphaned records are requested from the peer
 	departures int  // of the view in which they were requested
@@ -60,9 +62,10 @@ const (
 
 // repair is a repair: the peer resends the records in some buckets.
 type repair struct {
-	in     *table.BucketSet // the requested buckets
-	before uint64           // the first local position assigned after the request
-	found  int              // number of records that the repair has changed
+	in       *table.BucketSet // the requested buckets
+	before   uint64           // the first local position assigned after the request
+	found    int              // number of records that the repair has changed
+	coverage table.Coverage   // keys about which the answer proves nothing
 }
 
 // setInbound creates the InboundStream of a peer, unless it exists for this incarnation.
@@ -158,6 +161,9 @@ func (l *InboundStream) subscribe() {
 // request sends the requests that are due. It does not wait for answers.
 func (l *InboundStream) request() {
 	l.to.assign()
+	if l.repeatAt != 0 && l.to.n.world.Now >= l.repeatAt {
+		l.repeatAt, l.repeatFullSync = 0, true
+	}
 	switch {
 	case l.st == nil:
 		l.connect()
@@ -179,6 +185,7 @@ func (l *InboundStream) request() {
 func (l *InboundStream) requestRepair(in *table.BucketSet) {
 	if l.state == inboundServed && l.repair == nil {
 		l.repair = &repair{in: in, before: l.to.head() + 1}
+		l.repair.coverage.Reset(l.to.tab)
 		l.st.requests = append(l.st.requests, request{index: l.index, resend: in})
 		l.to.n.world.moves++
 	}
@@ -231,6 +238,7 @@ func (l *InboundStream) accept(m *message) {
 	if m.reset {
 		l.sweep = l.received && (l.sweep || l.position > 0)
 		l.before, l.position, l.repeatFullSync = l.subscribePos, m.position, false
+		l.coverage.Reset(l.to.tab)
 	}
 	if m.position != l.position {
 		l.to.n.world.fail(errGap)
@@ -275,6 +283,14 @@ func (l *InboundStream) mergeOne(tx *table.Tx, x *delta, now int64, opt table.Re
 	d, w := l.to, l.to.n.world
 	node := w.node(x.owner.Node)
 	compared := d.view.comparable(node, l.peer, d.n.ID)
+	// As in syncd: only its own stream changes the record of a live node, except that a node with unadopted
+	// entries accepts it from others as second-hand.
+	live := node != l.peer && node != d.n.ID && !d.view.orphaned(node)
+	if live && resent {
+		tx.Cover(w.keys[x.key][:], w.Nodes[l.peer].Name)
+		return
+	}
+	opt.SecondHand = live && tx.Unadopted()
 	if opt.Touch {
 		switch {
 		case node == l.peer:
@@ -282,6 +298,9 @@ func (l *InboundStream) mergeOne(tx *table.Tx, x *delta, now int64, opt table.Re
 		case compared && d.fallbackSender == l.peer:
 			opt.Replace = table.ReplaceSameVersion
 		}
+	}
+	if l.filtered(tx, x, &opt, resent) {
+		return
 	}
 	opt.Sender = tx.Intern(table.Owner{Node: w.Nodes[l.peer].Name, Incarnation: l.inc})
 	delta := table.Delta{Key: w.keys[x.key][:], Version: x.version, Owner: tx.Intern(x.owner), Delete: x.dead, Expired: x.expired}
@@ -316,12 +335,14 @@ func (l *InboundStream) mergeOne(tx *table.Tx, x *delta, now int64, opt table.Re
 // sweepRest deletes records of the peer that the full sync did not include. Records that were merged
 // since the subscription stay.
 func (l *InboundStream) sweepRest() {
-	l.infer(&table.Absence{Before: l.before})
+	l.infer(&table.Absence{Before: l.before}, &l.coverage)
 }
 
-// infer deletes the records of the peer that an answer lacks, and returns their number. It sets the fields Peer
-// and Acknowledged of a.
-func (l *InboundStream) infer(a *table.Absence) (deleted int) {
+// infer deletes the records of the peer that an answer lacks and that are not covered, and returns their number. It
+// sets the fields Peer, Acknowledged and Covered of a.
+func (l *InboundStream) infer(a *table.Absence, filtered *table.Coverage) (deleted int) {
+	w := l.to.n.world
+	a.Covered = func(key, _ []byte) bool { return filtered.Has(key) || l.to.n.filter(w.Key(key)) == filterKey }
 	a.Peer = table.Owner{Node: l.to.n.world.Nodes[l.peer].Name, Incarnation: l.inc}
 	a.Acknowledged = l.to.ackOf(l.peer, l.inc)
 	c := l.to.tab.NewCursor(0)
@@ -340,7 +361,7 @@ func (l *InboundStream) infer(a *table.Absence) (deleted int) {
 // what the peer holds in these buckets, or newer records.
 func (l *InboundStream) endRepair() {
 	j := l.repair
-	j.found += l.infer(&table.Absence{Before: j.before, Buckets: j.in})
+	j.found += l.infer(&table.Absence{Before: j.before, Buckets: j.in}, &j.coverage)
 	l.repair = nil
 	l.to.n.world.repaired += j.found
 	l.to.n.world.notef("%s: repair changed %d records from %s", l.to.n.Name, j.found, l.to.n.world.Nodes[l.peer].Name)

@@ -299,7 +299,8 @@ func (m *Model) checkAdoption(d *Daemon, late bool) {
 		if k := &m.keys[key]; k.home != d.n.ID {
 			k.contested = true
 		}
-		if late {
+		// An entry whose record was filtered becomes one of the same owner, with the lowest version.
+		if late || d.awaited&(1<<(key%64)) != 0 {
 			continue
 		}
 		for _, l := range d.Inbound {
@@ -312,7 +313,8 @@ func (m *Model) checkAdoption(d *Daemon, late bool) {
 				continue
 			}
 			p.tab.View(func(tx *table.Tx) {
-				if tx.Get(m.world.keys[key][:], &r) && sendable(&r) && r.Position <= l.completeTo {
+				// A delete whose key the peer cannot convert is not sent.
+				if tx.Get(m.world.keys[key][:], &r) && r.Version != 0 && !r.Inferred && r.Position <= l.completeTo && !(r.Delete && m.world.filtered) {
 					m.world.fail(fmt.Errorf("%s adopts %s although %s has sent it", d.n.Name, m.world.name(key), p.n.Name))
 				}
 			})

@@ -253,7 +253,7 @@ func (st *stream) encode(tx *table.Tx, limit int, batch *[]delta) bool {
 		o := tx.Owner(r.Owner)
 		own := o == st.to.self
 		if !own && (f.sendAll || f.coverage.sends(o, d.n.world.node(o.Node), st.to)) && sendable(&r) {
-			*batch = append(*batch, st.delta(&r, o))
+			st.add(batch, &r, o)
 		}
 	}
 	f.ended = f.cursor.Position() == tx.Head()
@@ -284,7 +284,7 @@ func (st *stream) requestedBatch(tx *table.Tx, limit int, batch *[]delta) (over 
 		}
 		o := tx.Owner(r.Owner)
 		if node := w.node(o.Node); node != st.to.n.ID && node != st.from.n.ID && f.coverage.sends(o, node, st.to) && sendable(&r) {
-			*batch = append(*batch, st.delta(&r, o))
+			st.add(batch, &r, o)
 		}
 	}
 	return false
@@ -307,6 +307,20 @@ func (f *outboundMap) advanceRequested(t *table.Table, over bool) {
 // sendable reports whether a record is sent at all. Unversioned records and inferred tombstones are not.
 func sendable(r *table.Record) bool { return r.Version != 0 && !r.Inferred }
 
+// add appends a record to a batch, or only its key if the node cannot send the record.
+func (st *stream) add(batch *[]delta, r *table.Record, o table.Owner) {
+	x := st.delta(r, o)
+	unsent, known := st.from.n.unsent(x.key, x.dead)
+	if !known {
+		st.from.n.world.filtered = true
+		return
+	}
+	if unsent {
+		x.unsent, x.value = true, Value{}
+	}
+	*batch = append(*batch, x)
+}
+
 // delta returns a record as it is sent. The local byte is not.
 func (st *stream) delta(r *table.Record, o table.Owner) delta {
 	x := delta{key: st.from.n.world.Key(r.Key), version: r.Version, owner: o, dead: r.Delete, expired: r.Expired}
@@ -327,7 +341,7 @@ func (st *stream) resendBatch(tx *table.Tx, limit int, batch *[]delta) (over boo
 			return true
 		}
 		if sendable(&r) && f.resend.Has(tx.Bucket(r.Key)) {
-			*batch = append(*batch, st.delta(&r, tx.Owner(r.Owner)))
+			st.add(batch, &r, tx.Owner(r.Owner))
 		}
 	}
 	return false

@@ -51,5 +51,6 @@ type delta struct {
 	version table.Version
 	owner   table.Owner
 	dead    bool
+	unsent  bool // the sender has the record and cannot send it
 	expired bool
 }

@@ -25,6 +25,8 @@ type Script struct {
 	world      *World       // nil before "nodes"
 	out        bytes.Buffer // the outcome of the current event
 	lateEvents []event      // events that have not arrived yet
+	// handovers has what drained nodes have handed over, also across their restarts.
+	handovers map[string]table.Handover
 }
 
 // scriptCommands are the events of the scenarios. Those above the empty line concern the cluster. Those
@@ -49,6 +51,8 @@ var scriptCommands = map[string]func(s *Script, n *Node, args []string){
 	"reread":  (*Script).reread,  // read the keys with pending rereads
 	"scan":    (*Script).scan,    // read the whole map
 	"adopt":   (*Script).adopt,   // adopt the loaded entries
+	"drain":   (*Script).drain,   // hand the records over, which all nodes receive
+	"undrain": (*Script).undrain, // end the handover and let the writer restore entries
 	"crash":   (*Script).crash,
 	"restart": (*Script).restart, // [new]: a new incarnation, optionally with a new map
 	"expire":  (*Script).expire,  // duration: pass the time and expire tombstones
@@ -318,6 +322,7 @@ func (s *Script) restart(n *Node, args []string) {
 	}
 	n.Start()
 	n.Daemon.LoadAll()
+	s.announce(n)
 	s.world.UpdateViews()
 }
 

@@ -136,7 +136,8 @@ func (r *simulation) removeRecords(n *Node) {
 func (d *Daemon) expireTakenOver() {
 	before := d.stats().TakeoversExpired
 	d.tab.Update(func(tx *table.Tx) {
-		for tx.ExpireTakenOver(d.n.clock(), 3) {
+		for more := tx.ObserveTakeover(d.n.clock()); more; {
+			_, more = tx.ExpireTakenOver(d.n.clock(), nil, 3)
 		}
 	})
 	d.n.world.moves += int(d.stats().TakeoversExpired - before)

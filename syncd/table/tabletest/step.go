@@ -233,7 +233,7 @@ func (r *simulation) finish() error {
 	r.Heal()
 	err := r.Converge()
 	for range 4 {
-		if err == nil || r.err != nil || (!r.forgot() && !r.Defended) {
+		if err == nil || r.err != nil || (!r.forgot() && !r.Defended && !r.filtered) {
 			break
 		}
 		r.notef("%v", err)

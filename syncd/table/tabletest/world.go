@@ -38,6 +38,8 @@ type World struct {
 	compacted   int                              // number of compacted tombstones
 	// forgotten: a table that is gone had forgotten a tombstone.
 	forgotten bool
+	// filtered: a record was filtered, so the nodes must compare.
+	filtered bool
 	// Defended: an unverified owner's record did not replace another record, so the nodes must compare.
 	Defended bool
 }
@@ -72,9 +74,11 @@ type Node struct {
 	forgetAcknowledged bool          // its table forgets acknowledged tombstones
 	burst              int           // maximum number of records that the writer takes at a time
 
-	Map          *Map           // of the load balancer
-	hidden       bool           // the daemon cannot open the map
-	StateFileMap int            // id of the map that the state file names; 0: none
+	Map          *Map         // of the load balancer
+	hidden       bool         // the daemon cannot open the map
+	StateFileMap int          // id of the map that the state file names; 0: none
+	stateUnheld  table.Unheld // the unheld keys in the state file
+	filtering
 	last         [numCPUs]int64 // time of the last event by CPU; the times of one CPU ascend
 	frozen       bool           // the daemon gets no CPU time
 	faulty       func() bool    // returns true if a write into the map fails with "no memory"; nil: never

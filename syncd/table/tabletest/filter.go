@@ -1,0 +1,108 @@
+package tabletest
+
+import (
+	"time"
+
+	"mapsync/syncd/table"
+)
+
+// A filter makes a node unable to exchange the record of a key for a time, in both directions. It is a fault: an
+// interface has no name, a number does not fit, or the clock of the node stands still. The rules for such
+// records are those of inbound_absence.go in syncd/replicate, and of wire.Encoder.Add.
+type filter uint8
+
+const (
+	filterNone  filter = iota
+	filterKey          // the key cannot be converted
+	filterValue        // the key can be converted, the value cannot
+)
+
+// filtering is the state of the filters of a node.
+type filtering struct {
+	filters []filter // by key; nil: none
+	// stoppedAt is the time at which the clock that limits versions has stopped; 0: it runs. Only received records
+	// depend on it.
+	stoppedAt int64
+}
+
+// filter returns the filter of a key.
+func (f *filtering) filter(key int) filter {
+	if f.filters == nil {
+		return filterNone
+	}
+	return f.filters[key]
+}
+
+// setFilters begins or ends filters of a node.
+func (r *simulation) setFilters(n *Node) {
+	switch {
+	case !r.config.filters:
+		return
+	case n.filters != nil || n.stoppedAt != 0:
+		n.filtering = filtering{}
+	case r.chance(0.3):
+		n.stoppedAt = n.clock()
+	default:
+		n.filters = make([]filter, len(r.keys))
+		for i := range n.filters {
+			if r.chance(0.4) {
+				n.filters[i] = filterKey + filter(r.rand.IntN(2))
+			}
+		}
+	}
+	r.stats["filters"]++
+	r.notef("%s filters %v, clock stopped %v", n.Name, n.filters, n.stoppedAt != 0)
+}
+
+// unsent reports whether a node cannot send a record. known is false if it cannot even send a delete.
+func (n *Node) unsent(key int, dead bool) (unsent, known bool) {
+	f := n.filter(key)
+	return f != filterNone && !dead, f != filterKey || !dead
+}
+
+// repeatDelay is the time after which a full sync is repeated that brought records which were filtered.
+const repeatDelay = int64(3 * time.Second)
+
+// filtered reports whether the receiver filters a delta, and covers its key then.
+func (l *InboundStream) filtered(tx *table.Tx, x *delta, opt *table.RemoteOptions, resent bool) bool {
+	d, w := l.to, l.to.n.world
+	f := d.n.filter(x.key)
+	ahead := d.n.stoppedAt != 0 && int64(x.version) > d.n.stoppedAt
+	if !x.unsent && f == filterNone && !ahead {
+		return false
+	}
+	if w.filtered = true; !x.unsent {
+		l.repeatAt = w.Now + repeatDelay
+	}
+	key, peer := w.keys[x.key][:], w.Nodes[l.peer].Name
+	if opt.Touch {
+		if f == filterKey || x.unsent {
+			l.answer(resent).Add(key)
+		}
+		if f != filterKey {
+			tx.Cover(key, peer)
+		}
+	}
+	if !x.dead {
+		d.awaited |= 1 << (x.key % 64)
+	}
+	switch {
+	case x.dead:
+	case x.owner.Node == d.n.Name:
+		tx.NoteUnheld(key)
+	default:
+		tx.NoteOwner(key, tx.Intern(x.owner), f != filterKey && !x.unsent)
+	}
+	if w.trace != nil {
+		w.trace("%s > %s: %s v%d %s: filtered", peer, d.n.Name, w.name(x.key), x.version, x.owner.Node)
+	}
+	return true
+}
+
+// answer returns the coverage of the answer that a message belongs to.
+func (l *InboundStream) answer(resent bool) *table.Coverage {
+	if resent {
+		return &l.repair.coverage
+	}
+	return &l.coverage
+}
