@@ -35,7 +35,9 @@ func newRun(t *testing.T, seed uint64, o *SimulationOptions, tables *Tables) *si
 	r.World = NewWorld(t, tables, NodeNames(r.size())...)
 	r.Model = &Model{world: r.World}
 	r.drawConfig()
-	r.drawSharedFaults()
+	if !o.DeletesAny {
+		r.drawSharedFaults()
+	}
 	for i := range r.keySpace() {
 		// All load balancers write a key without a home. The model then checks only that nodes agree.
 		k := modelKey{home: -1}
