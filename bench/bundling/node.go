@@ -193,7 +193,7 @@ func (n *node) startSyncd(ctx context.Context) error {
 	if n.syncd, err = startChild(roleSyncd, n.Start, string(settings)); err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Minute) // a busy host emulates the machine slowly
 	defer cancel()
 	for client := daemon.NewClient(n.config.ControlSocket); ; {
 		r, err := client.Ready(ctx)
