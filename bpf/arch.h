@@ -210,4 +210,12 @@ static __always_inline bool in_bpf_call(struct pt_regs___kernel *regs, bool comp
 	return call_number(regs) == (compat ? NR_BPF_COMPAT : NR_BPF);
 }
 
+/* The kernel functions that return bool set only the lowest byte of the register. The barrier makes
+ * clang load all 8 bytes of an argument, because kernels refuse a shorter load from the context. */
+static __always_inline bool returned_true(__u64 result)
+{
+	barrier_var(result);
+	return result & 0xff;
+}
+
 #endif

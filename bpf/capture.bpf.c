@@ -180,14 +180,6 @@ FEXIT_DRAIN(fexit_percpu_drain, "htab_percpu_map_lookup_and_delete_batch", KIND_
 FEXIT_DRAIN(fexit_lru_percpu_drain, "htab_lru_percpu_map_lookup_and_delete_batch",
 	    KIND_LRU_PERCPU_DRAIN)
 
-/* The kernel functions that return bool set only the lowest byte of the register. The barrier makes
- * clang load all 8 bytes of an argument, because kernels refuse a shorter load from the context. */
-static __always_inline bool returned_true(__u64 result)
-{
-	barrier_var(result);
-	return result & 0xff;
-}
-
 /* The kernel declares the map as void *, so the id cannot be read directly. */
 SEC("fexit/htab_lru_map_delete_node")
 int BPF_PROG(fexit_evict, struct bpf_htab *htab, struct bpf_lru_node *node, __u64 deleted)

@@ -228,7 +228,7 @@ func TestUnheldIsBounded(t *testing.T) {
 			tx.NoteUnheld(pad(fmt.Sprint(i), keySize))
 		}
 		if u := tx.Unheld(); !u.Overflow || len(u.Hashes) != 8*maxUnheld {
-			t.Errorf("unheld: got %d bytes, overflow %t", len(u.Hashes), u.Overflow)
+			t.Errorf("unheld: got %d bytes, overflow %t, want %d bytes and overflow", len(u.Hashes), u.Overflow, 8*maxUnheld)
 		}
 	})
 	r.remote(Accepted, second, older, 10, "other", "v")

@@ -1,5 +1,7 @@
 package table
 
+import "time"
+
 // SetMap sets the options that depend on the kernel map: MaxEntries, MaxLive, MaxEvicted, MaxTombstones,
 // LRU and Timers. It ignores the other fields of o. The caller calls it before Refill if another
 // kernel map of the same layout replaces the former one. Records above a lower limit stay.
@@ -10,3 +12,15 @@ func (tx *Tx) SetMap(o Options) {
 	opt.LRU, opt.Timers, opt.HasTimer = o.LRU, o.Timers, o.HasTimer
 	tx.t.admitted = 0 // counted under the former limit
 }
+
+// KeySize returns the size of a key in bytes.
+func (t *Table) KeySize() int { return t.opt.KeySize }
+
+// ValueSize returns the size of a value in bytes.
+func (t *Table) ValueSize() int { return t.opt.ValueSize }
+
+// TombstoneTTL returns the lifetime of a tombstone that not every node has acknowledged.
+func (t *Table) TombstoneTTL() time.Duration { return t.opt.TombstoneTTL }
+
+// Self returns the owner of local changes.
+func (t *Table) Self() Owner { return t.opt.Self }

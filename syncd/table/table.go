@@ -388,15 +388,3 @@ func (t *Table) notify() {
 // been delayed. The lifetime of a tombstone starts at this time, not at the time of the change. An earlier
 // time has no effect.
 func (tx *Tx) AdvanceClock(now int64) { tx.t.now = max(tx.t.now, now) }
-
-// KeySize returns the size of a key in bytes.
-func (t *Table) KeySize() int { return t.opt.KeySize }
-
-// ValueSize returns the size of a value in bytes.
-func (t *Table) ValueSize() int { return t.opt.ValueSize }
-
-// TombstoneTTL returns the lifetime of a tombstone that not every node has acknowledged.
-func (t *Table) TombstoneTTL() time.Duration { return t.opt.TombstoneTTL }
-
-// Self returns the owner of local changes.
-func (t *Table) Self() Owner { return t.opt.Self }
