@@ -19,8 +19,8 @@
 
 /* Operations and contexts: the values of table.Op and table.Context. An event with OP_KEYS has the
  * keys of entries that bpf(2) may have changed: their number in 8 bytes, the caller, then the keys
- * without padding. syncd rereads them. An event with OP_DELETED_KEYS is the same for a call that deletes.
- * An event with OP_LOOKUP has the key of an entry that a program has looked up. */
+ * without padding. syncd rereads them. An event with OP_DELETED_KEYS is the same for a call that
+ * deletes. An event with OP_LOOKUP has the key of an entry that a program has looked up. */
 enum op { OP_UPDATE, OP_DELETE, OP_EVICT, OP_KEYS, OP_DELETED_KEYS, OP_LOOKUP };
 enum context { CTX_PACKET, CTX_PROCESS, CTX_SYSCALL, CTX_OWN };
 
@@ -70,8 +70,8 @@ struct event {
 	__u8 op_context; /* op << 4 | context */
 };
 
-/* caller is the process of a delete by bpf(2). It follows the key, or stands before the keys of a call. Mirrored by
- * syncd/capture/event.go. */
+/* caller is the process of a delete by bpf(2). It follows the key, or stands before the keys of a
+ * call. Mirrored by syncd/capture/event.go. */
 struct caller {
 	__u32 process; /* in the initial PID namespace */
 	__u32 age_ms;  /* time since it started, at most 2^32 - 1 */
