@@ -201,7 +201,8 @@ func (in *inboundMap) mergeOne(w *wire.Delta, key []byte) (merged bool, err erro
 	switch why := in.decisions[w.Owner]; why {
 	case accepted:
 	case passedOver:
-		return false, nil
+		// A delete shows that the peer's own record of the key is superseded, so it protects none.
+		return w.Operation == mapsyncv1.Operation_OPERATION_DELETE, nil
 	default:
 		in.result.rejected[why]++
 		return false, nil

@@ -287,7 +287,10 @@ func (l *InboundStream) mergeOne(tx *table.Tx, x *delta, now int64, opt table.Re
 	// entries accepts it from others as second-hand.
 	live := node != l.peer && node != d.n.ID && !d.view.orphaned(node)
 	if live && resent {
-		tx.Cover(w.keys[x.key][:], w.Nodes[l.peer].Name)
+		// A delete shows that the peer's own record of the key is superseded.
+		if !x.dead || x.expired || x.unsent {
+			tx.Cover(w.keys[x.key][:], w.Nodes[l.peer].Name)
+		}
 		return
 	}
 	opt.SecondHand = live && tx.Unadopted()
