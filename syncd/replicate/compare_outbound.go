@@ -184,6 +184,7 @@ func (out *outboundMap) sendComparison() (more bool, err error) {
 	t := &out.comparison
 	if m := t.pendingDigest; m != nil {
 		t.pendingDigest = nil
+		out.m.resendSendable()
 		if err := out.send(&mapsyncv1.SubscribeResponse{Message: &mapsyncv1.SubscribeResponse_Digest{Digest: m}}); err != nil {
 			return false, err
 		}

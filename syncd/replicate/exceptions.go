@@ -271,10 +271,11 @@ func (m *localMap) unsentDigests(tx *table.Tx) (out unsentDigests, count int) {
 	for key := range m.unsent.byKey {
 		k := []byte(key)
 		node, g, bucket, ok := tx.DigestOf(k)
-		// Otherwise the interface exists by now, and the peer detects the difference.
-		ok = ok && m.unencodable(tx, k)
-		if !ok {
-			m.unsent.resolve(k)
+		if !ok || !m.unencodable(tx, k) {
+			// Peers that compare the record detect the difference, and all others receive it again.
+			if m.unsent.resolve(k); ok {
+				m.sendable = append(m.sendable, k)
+			}
 			continue
 		}
 		out = append(out, struct {

@@ -49,6 +49,9 @@ func (in *inboundMap) merge(b *wire.Batch) (mergeResult, error) {
 		// a repair finds the records that the peer did not send. Requested batches have no records
 		// of the peer itself, so the sweep does not concern them.
 		in.remoteOptions = table.RemoteOptions{Touch: (in.sweep && !b.Requested) || b.Resent, Repair: b.Resent}
+		if in.remoteOptions.Touch {
+			in.remoteOptions.Acknowledged = in.stream.r.acknowledgedBy(in.stream.peer, in.m)
+		}
 		in.answer = &in.fullSyncCoverage
 		if b.Resent {
 			in.answer = &in.resend.coverage

@@ -56,6 +56,8 @@ type localMap struct {
 	rolesView *view
 	// unsent are the records that cannot be encoded. It has its own lock.
 	unsent exceptions
+	// sendable are keys that have left unsent because their records can be sent now. The table's lock guards it.
+	sendable [][]byte
 	// keyPrinter formats encoded keys of this map.
 	keyPrinter wirePrinter
 
@@ -145,6 +147,16 @@ func (m *localMap) compile() error {
 func (m *localMap) newEncoder(self table.Owner, opt wire.EncoderOptions) *wire.Encoder {
 	opt.Origin, opt.Schema, opt.Unencodable = self, m.schemaEncoder, m.noteUnsent
 	return wire.NewEncoder(opt)
+}
+
+// resendSendable sends the records again that can be sent now. The caller does not hold the table's lock.
+func (m *localMap) resendSendable() {
+	m.table.Update(func(tx *table.Tx) {
+		for _, key := range m.sendable {
+			tx.Resend(key)
+		}
+		m.sendable = nil
+	})
 }
 
 // sampleLag records the head of the table for lagSince. doHousekeeping calls it, so the resolution

@@ -65,6 +65,14 @@ func (t *Table) absent(s uint32, a *Absence, position uint64) bool {
 	return a.Covered == nil || !a.Covered(t.key(s), t.value(s))
 }
 
+// Resend moves the record of a key to the tail, so that all streams send it again. The caller calls it once a record
+// can be sent that it could not send before.
+func (tx *Tx) Resend(key []byte) {
+	if _, s := tx.t.find(key); s != 0 && !tx.t.meta(s).is(flagUnversioned) {
+		tx.t.moveTail(s)
+	}
+}
+
 // Cover moves the live record of a key to the tail if any incarnation of a node owns it, so that the Sweep
 // after the present answer leaves it. The caller calls it for a record that the node has and that this
 // node did not merge. It reports whether the table has such a record.

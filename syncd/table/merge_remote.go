@@ -103,7 +103,7 @@ func (t *Table) remote(d *Delta, now int64, opt RemoteOptions) Outcome {
 // peer still has the key.
 func (t *Table) mergeNotNewer(d *Delta, s uint32, opt RemoteOptions) Outcome {
 	m := t.meta(s)
-	if opt.Replace != ReplaceNothing && t.replaces(d, s, opt.Replace) {
+	if opt.Replace != ReplaceNothing && t.replaces(d, s, &opt) {
 		return Accepted
 	}
 	// The peer has a key that this table has as deleted.
@@ -122,14 +122,16 @@ func (t *Table) mergeNotNewer(d *Delta, s uint32, opt RemoteOptions) Outcome {
 
 // replaces replaces a record of another node with a delta of the same owner if the two differ. It ignores
 // differences in bits that digests do not cover.
-func (t *Table) replaces(d *Delta, s uint32, how Replace) bool {
-	m := t.meta(s)
+func (t *Table) replaces(d *Delta, s uint32, opt *RemoteOptions) bool {
+	m, how := t.meta(s), opt.Replace
 	same := d.Version == m.version
 	// Only a record with the delta's owner is replaced, and never a record of this node. The versions must
 	// match unless the sender is the owner itself.
 	switch {
 	case d.Owner != m.owner || t.ours(d.Owner) || (!same && how != ReplaceAnyVersion):
 		return false
+	case d.Version < m.version && opt.Sender != 0 && d.Owner != opt.Sender && m.seq > opt.Acknowledged:
+		return false // the sender may not have received this record of its earlier incarnation
 	case m.is(flagExpired) && how != ReplaceAnyVersion:
 		return false // the fallback sender has expired it
 	case same && d.Delete == !m.live() && (d.Delete || t.equalCompared(s, d.Value)):

@@ -181,6 +181,9 @@ type RemoteOptions struct {
 	// SecondHand is true if a peer sends the record of another live node without a request for it. The record
 	// replaces no record of a live node or of this node, whatever the versions.
 	SecondHand bool
+	// Acknowledged is Absence.Acknowledged for the sender: it may not have received newer records of its earlier
+	// incarnations above that position. It is not authoritative for those.
+	Acknowledged uint64
 	// Replace selects the deltas that replace a record although they are not above it.
 	Replace Replace
 }

@@ -50,3 +50,19 @@ func (d *Daemon) ackOf(peer int, inc uint64) uint64 {
 	}
 	return 0
 }
+
+// mergedBy returns the position up to which a peer has merged the records of its earlier incarnations, like acknowledgedBy of
+// syncd/replicate.
+func (d *Daemon) mergedBy(peer int, inc uint64) (position uint64) {
+	position = d.ackOf(peer, inc)
+	for _, st := range d.outbound {
+		if st.to.n.ID == peer && st.to.self.Incarnation == inc && st.to.tab != nil {
+			st.to.tab.View(func(tx *table.Tx) {
+				if _, some := tx.UnheldSerial(); some {
+					position = 0
+				}
+			})
+		}
+	}
+	return position
+}

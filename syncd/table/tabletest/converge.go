@@ -12,7 +12,8 @@ func (w *World) Heal() {
 		clear(w.Cuts[i])
 	}
 	for _, n := range w.Nodes {
-		n.frozen, n.faulty, n.hidden, n.burst, n.filtering = false, nil, false, 1<<10, filtering{}
+		n.frozen, n.faulty, n.hidden, n.burst = false, nil, false, 1<<10
+		n.endFilters()
 	}
 	if w.Model != nil {
 		// From now on, the model requires that no record is lost.

@@ -39,7 +39,7 @@ func (r *simulation) setFilters(n *Node) {
 	case !r.config.filters:
 		return
 	case n.filters != nil || n.stoppedAt != 0:
-		n.filtering = filtering{}
+		n.endFilters()
 	case r.chance(0.3):
 		n.stoppedAt = n.clock()
 	default:
@@ -52,6 +52,23 @@ func (r *simulation) setFilters(n *Node) {
 	}
 	r.stats["filters"]++
 	r.notef("%s filters %v, clock stopped %v", n.Name, n.filters, n.stoppedAt != 0)
+}
+
+// endFilters ends the filters. The node sends the records again that it could not send.
+func (n *Node) endFilters() {
+	old := n.filters
+	n.filtering = filtering{}
+	if n.Daemon == nil || n.Daemon.tab == nil {
+		return
+	}
+	n.Daemon.tab.Update(func(tx *table.Tx) {
+		for key, f := range old {
+			if f != filterNone {
+				tx.Resend(n.world.keys[key][:])
+			}
+		}
+	})
+	n.world.moves++
 }
 
 // unsent reports whether a node cannot send a record. known is false if it cannot even send a delete.

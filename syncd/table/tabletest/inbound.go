@@ -259,6 +259,9 @@ func (l *InboundStream) merge(m *message) {
 		d.noteForgottenEarly()
 		now := d.n.clock()
 		opt := table.RemoteOptions{Touch: (l.sweep && m.kind == messageBatch) || resent, Repair: resent}
+		if opt.Touch {
+			opt.Acknowledged = d.mergedBy(l.peer, l.inc)
+		}
 		d.tab.Update(func(tx *table.Tx) {
 			for i := range m.deltas {
 				l.mergeOne(tx, &m.deltas[i], now, opt, resent)
@@ -347,7 +350,7 @@ func (l *InboundStream) infer(a *table.Absence, filtered *table.Coverage) (delet
 	w := l.to.n.world
 	a.Covered = func(key, _ []byte) bool { return filtered.Has(key) || l.to.n.filter(w.Key(key)) == filterKey }
 	a.Peer = table.Owner{Node: l.to.n.world.Nodes[l.peer].Name, Incarnation: l.inc}
-	a.Acknowledged = l.to.ackOf(l.peer, l.inc)
+	a.Acknowledged = l.to.mergedBy(l.peer, l.inc)
 	c := l.to.tab.NewCursor(0)
 	defer c.Close()
 	l.to.tab.Update(func(tx *table.Tx) {
