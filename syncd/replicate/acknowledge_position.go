@@ -59,11 +59,7 @@ func (s *inboundStream) appendAcks(out []*mapsyncv1.SubscribeRequest) []*mapsync
 			continue
 		}
 		var applied uint64
-		var unheld bool
-		in.m.table.View(func(tx *table.Tx) {
-			applied = tx.AppliedPosition()
-			_, unheld = tx.UnheldSerial()
-		})
+		in.m.table.View(func(tx *table.Tx) { applied = tx.AppliedPosition() })
 		// A position is acknowledged once the writer has applied the changes that were merged up to it.
 		position, ok := in.pendingAcks.pop(applied)
 		if !ok || position <= in.ackedPosition {
@@ -71,7 +67,7 @@ func (s *inboundStream) appendAcks(out []*mapsyncv1.SubscribeRequest) []*mapsync
 		}
 		in.ackedPosition = position
 		out = append(out, &mapsyncv1.SubscribeRequest{Message: &mapsyncv1.SubscribeRequest_Ack{
-			Ack: &mapsyncv1.Ack{Map: index, Position: position, Unheld: unheld},
+			Ack: &mapsyncv1.Ack{Map: index, Position: position, Unheld: in.filteredOwn.Load()},
 		}})
 	}
 	return out

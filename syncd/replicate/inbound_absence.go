@@ -70,6 +70,10 @@ func (in *inboundMap) noteOwner(w *wire.Delta, key []byte, exact bool) {
 	switch id := in.ownerIDs[w.Owner]; {
 	case string(in.stream.batch.Owners[w.Owner].Node) == in.stream.r.opt.Self.Node:
 		in.tx.NoteUnheld(key)
+		// The sender does not have a record that it has only named as merged here.
+		if w.Operation == mapsyncv1.Operation_OPERATION_UPDATE {
+			in.filteredOwn.Store(true)
+		}
 	case id != table.NoOwner:
 		in.tx.NoteOwner(key, id, exact)
 	}
@@ -111,28 +115,29 @@ type ownEncoding struct {
 
 // newOwnEncoding returns the conversion for the present schema of the peer.
 func (in *inboundMap) newOwnEncoding() *ownEncoding {
-	e := &ownEncoding{encoder: in.m.schemaEncoder, same: in.decoder.Same()}
+	e := &ownEncoding{encoder: in.m.schemaEncoder, same: in.decoder.Same(), times: in.stream.r.opt.Times()}
 	if e.same {
 		return e
 	}
 	// The error means that the peer's map cannot hold all entries of this node. The peer refuses the map then.
 	e.decoder, _ = schema.NewDecoder(in.m.layout.Schema, in.peerSchema, in.m.layout.Links)
-	e.times = in.stream.r.opt.Times()
 	e.key, e.value = make([]byte, in.peerSchema.Key.Size), make([]byte, in.peerSchema.Value.Size)
 	return e
 }
 
-// peerCanHold reports whether the peer's map can hold an entry of this node. A peer with a new layout has dropped
-// the entries that do not fit. A key with an interface that has no name here may be any key of the peer.
+// peerCanHold reports whether the peer's map can hold an entry of this node, and whether this node can send it. A peer with
+// a new layout has dropped the entries that do not fit. A key with an interface that has no name here may be any key of the
+// peer. The peer may lack a record of its earlier incarnation that this node cannot send.
 func (e *ownEncoding) peerCanHold(key, value []byte) bool {
 	var err error
-	if e.wire, err = e.encoder.AppendKey(e.wire[:0], key); err != nil || e.same {
-		return err == nil
-	}
-	if e.decoder == nil || e.decoder.ComparedKey(e.key, e.wire) != nil {
+	if e.wire, err = e.encoder.AppendKey(e.wire[:0], key); err != nil {
 		return false
 	}
-	// A value with an interface that has no name fits, too.
-	e.wire = e.encoder.AppendValue(e.wire[:0], value, &e.times)
+	if !e.same && (e.decoder == nil || e.decoder.ComparedKey(e.key, e.wire) != nil) {
+		return false
+	}
+	if e.wire, err = e.encoder.AppendNamedValue(e.wire[:0], value, &e.times); err != nil || e.same {
+		return err == nil
+	}
 	return !errors.Is(e.decoder.Value(e.value, e.wire, &e.times), schema.ErrRange)
 }

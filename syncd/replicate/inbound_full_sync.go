@@ -51,4 +51,5 @@ func (in *inboundMap) beginFullSync(known bool, position uint64) {
 	in.owners.token = 0
 	in.exceptions.beginSync()
 	in.fullSyncCoverage.Reset(in.m.table)
+	in.filteredOwn.Store(false)
 }

@@ -3,6 +3,7 @@ package replicate
 import (
 	"fmt"
 	"log/slog"
+	"sync/atomic"
 	"time"
 
 	mapsyncv1 "mapsync/proto/mapsync/v1"
@@ -52,6 +53,9 @@ type inboundMap struct {
 	sweepBefore uint64
 	// fullSyncCoverage has the keys about which the current full sync proves nothing. The table's lock guards it.
 	fullSyncCoverage table.Coverage
+	// filteredOwn reports that this node has filtered records of its earlier incarnations since the current full sync
+	// began. A full sync follows that brings them again. See Ack.unheld.
+	filteredOwn atomic.Bool
 	// sweep reports that the end of the current full sync deletes the peer's records that it
 	// did not send.
 	sweep bool

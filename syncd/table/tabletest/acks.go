@@ -56,12 +56,8 @@ func (d *Daemon) ackOf(peer int, inc uint64) uint64 {
 func (d *Daemon) mergedBy(peer int, inc uint64) (position uint64) {
 	position = d.ackOf(peer, inc)
 	for _, st := range d.outbound {
-		if st.to.n.ID == peer && st.to.self.Incarnation == inc && st.to.tab != nil {
-			st.to.tab.View(func(tx *table.Tx) {
-				if _, some := tx.UnheldSerial(); some {
-					position = 0
-				}
-			})
+		if st.to.n.ID == peer && st.to.self.Incarnation == inc && st.to.Inbound[d.n.ID] != nil && st.to.Inbound[d.n.ID].filteredOwn {
+			position = 0
 		}
 	}
 	return position

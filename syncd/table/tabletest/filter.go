@@ -85,6 +85,9 @@ func (l *InboundStream) filtered(tx *table.Tx, x *delta, opt *table.RemoteOption
 	d, w := l.to, l.to.n.world
 	f := d.n.filter(x.key)
 	ahead := d.n.stoppedAt != 0 && int64(x.version) > d.n.stoppedAt
+	if f == filterValue && x.dead {
+		f = filterNone // a delete has no value
+	}
 	if !x.unsent && f == filterNone && !ahead {
 		return false
 	}
@@ -107,6 +110,7 @@ func (l *InboundStream) filtered(tx *table.Tx, x *delta, opt *table.RemoteOption
 	case x.dead:
 	case x.owner.Node == d.n.Name:
 		tx.NoteUnheld(key)
+		l.filteredOwn = l.filteredOwn || !x.unsent
 	default:
 		tx.NoteOwner(key, tx.Intern(x.owner), f != filterKey && !x.unsent)
 	}

@@ -41,6 +41,7 @@ type InboundStream struct {
 	acked          uint64         // position that was acknowledged last
 	repair         *repair        // nil: none; at most one at a time
 	coverage       table.Coverage // of the current full sync
+	filteredOwn    bool           // records of earlier incarnations of the receiver were filtered since the full sync began
 	repeatAt       int64          // the time of the next full sync; 0: none is due
 
 	wanted     bool // orphaned records are requested from the peer
@@ -239,6 +240,7 @@ func (l *InboundStream) accept(m *message) {
 		l.sweep = l.received && (l.sweep || l.position > 0)
 		l.before, l.position, l.repeatFullSync = l.subscribePos, m.position, false
 		l.coverage.Reset(l.to.tab)
+		l.filteredOwn = false
 	}
 	if m.position != l.position {
 		l.to.n.world.fail(errGap)
@@ -348,7 +350,7 @@ func (l *InboundStream) sweepRest() {
 // sets the fields Peer, Acknowledged and Covered of a.
 func (l *InboundStream) infer(a *table.Absence, filtered *table.Coverage) (deleted int) {
 	w := l.to.n.world
-	a.Covered = func(key, _ []byte) bool { return filtered.Has(key) || l.to.n.filter(w.Key(key)) == filterKey }
+	a.Covered = func(key, _ []byte) bool { return filtered.Has(key) || l.to.n.filter(w.Key(key)) != filterNone }
 	a.Peer = table.Owner{Node: l.to.n.world.Nodes[l.peer].Name, Incarnation: l.inc}
 	a.Acknowledged = l.to.mergedBy(l.peer, l.inc)
 	c := l.to.tab.NewCursor(0)
