@@ -2,6 +2,7 @@ package replicate
 
 import (
 	"errors"
+	"math"
 
 	mapsyncv1 "mapsync/proto/mapsync/v1"
 	"mapsync/syncd/replicate/wire"
@@ -23,9 +24,17 @@ func (in *inboundMap) noteFiltered(w *wire.Delta, key []byte) {
 		return
 	}
 	if in.remoteOptions.Touch {
-		in.tx.Cover(key, in.stream.peer.Node)
+		in.tx.Cover(key, in.stream.peer.Node, math.MaxUint64)
 	}
 	in.noteOwner(w, key, true)
+}
+
+// coverTakeover keeps the peer's record of a key that another live node has taken over, until that node sends its own
+// record. A delete shows that the peer's record is superseded, and an older record that the peer has lost its own.
+func (in *inboundMap) coverTakeover(w *wire.Delta, key []byte) {
+	if w.Operation != mapsyncv1.Operation_OPERATION_DELETE && in.remoteOptions.Touch && !in.listing() {
+		in.tx.Cover(key, in.stream.peer.Node, table.Version(w.Version))
+	}
 }
 
 // noteUnsent notes a key that the peer has named. exact reports that the key could be decoded.

@@ -204,8 +204,8 @@ func (in *inboundMap) mergeOne(w *wire.Delta, key []byte) (merged bool, err erro
 	switch why := in.decisions[w.Owner]; why {
 	case accepted:
 	case passedOver:
-		// A delete shows that the peer's own record of the key is superseded, so it protects none.
-		return w.Operation == mapsyncv1.Operation_OPERATION_DELETE, nil
+		in.coverTakeover(w, key)
+		return true, nil
 	default:
 		in.result.rejected[why]++
 		return false, nil

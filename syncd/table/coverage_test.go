@@ -67,11 +67,14 @@ func TestCoveredRecordsStay(t *testing.T) {
 	r.tab.Update(func(tx *Tx) {
 		before = tx.Head() + 1
 		for key, want := range map[string]bool{"a": true, "o": false, "t": false, "x": false} {
-			if got := tx.Cover(pad(key, keySize), "b"); got != want {
+			if got := tx.Cover(pad(key, keySize), "b", math.MaxUint64); got != want {
 				t.Errorf("Cover %s: got %t, want %t", key, got, want)
 			}
 		}
-		if tx.Cover([]byte("short"), "b") {
+		if tx.Cover(pad("c", keySize), "b", 1000) {
+			t.Error("Cover a record that is not below the limit: got true, want false")
+		}
+		if tx.Cover([]byte("short"), "b", math.MaxUint64) {
 			t.Error("Cover a key of a wrong size: got true, want false")
 		}
 	})

@@ -73,16 +73,16 @@ func (tx *Tx) Resend(key []byte) {
 	}
 }
 
-// Cover moves the live record of a key to the tail if any incarnation of a node owns it, so that the Sweep
-// after the present answer leaves it. The caller calls it for a record that the node has and that this
+// Cover moves the live record of a key to the tail if any incarnation of a node owns it and its version is below a limit,
+// so that the Sweep after the present answer leaves it. The caller calls it for a record that the node has and that this
 // node did not merge. It reports whether the table has such a record.
-func (tx *Tx) Cover(key []byte, node string) bool {
+func (tx *Tx) Cover(key []byte, node string, below Version) bool {
 	t := tx.t
 	if len(key) != t.opt.KeySize {
 		return false
 	}
 	_, s := t.find(key)
-	if s == 0 || !t.meta(s).live() || t.owners.list[t.meta(s).owner].Node != node {
+	if s == 0 || !t.meta(s).live() || t.meta(s).version >= below || t.owners.list[t.meta(s).owner].Node != node {
 		return false
 	}
 	t.moveTail(s)

@@ -1,6 +1,7 @@
 package tabletest
 
 import (
+	"math"
 	"time"
 
 	"mapsync/syncd/table"
@@ -100,7 +101,7 @@ func (l *InboundStream) filtered(tx *table.Tx, x *delta, opt *table.RemoteOption
 			l.answer(resent).Add(key)
 		}
 		if f != filterKey {
-			tx.Cover(key, peer)
+			tx.Cover(key, peer, math.MaxUint64)
 		}
 	}
 	if !x.dead {

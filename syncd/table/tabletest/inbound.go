@@ -292,9 +292,9 @@ func (l *InboundStream) mergeOne(tx *table.Tx, x *delta, now int64, opt table.Re
 	// entries accepts it from others as second-hand.
 	live := node != l.peer && node != d.n.ID && !d.view.orphaned(node)
 	if live && resent {
-		// A delete shows that the peer's own record of the key is superseded.
-		if !x.dead || x.expired || x.unsent {
-			tx.Cover(w.keys[x.key][:], w.Nodes[l.peer].Name)
+		// A delete shows that the peer's own record of the key is superseded, an older record that the peer has lost it.
+		if !x.dead || x.expired {
+			tx.Cover(w.keys[x.key][:], w.Nodes[l.peer].Name, x.version)
 		}
 		return
 	}
