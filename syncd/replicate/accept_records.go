@@ -65,7 +65,6 @@ func (in *inboundMap) authorise(owners []wire.Owner) {
 		switch {
 		case secondHand:
 			d = accepted
-			in.m.secondHand.Store(true)
 		case d == rejectUnrequested && resent && in.listing():
 			d = accepted // it is only compared
 		case d == rejectUnrequested && resent:

@@ -134,9 +134,7 @@ type inboundMap struct {
 	// secondHand has an element for each owner of the batch: its records come from a node that is not the owner,
 	// although the owner is live.
 	secondHand []bool
-	// replacing reports that replaceRules apply to the batch.
-	replacing bool
-	// replaceRules has an element for each owner of the batch if replacing is set. Otherwise it is outdated.
+	// replaceRules has an element for each owner of the batch if remoteOptions.Touch is set. Otherwise it is outdated.
 	replaceRules []table.Replace
 	// wireDeltas is scratch space for a group of deltas. They point into the message and are valid until the next group.
 	wireDeltas [table.PrefetchBatch]wire.Delta

@@ -101,10 +101,8 @@ func (in *inboundMap) mergeAll(tx *table.Tx) {
 		}
 		in.ownerIDs = append(in.ownerIDs, id)
 	}
-	// Other batches follow versions alone, which need no rules. The first full sync of an owner replaces what
-	// others have sent in its name before.
-	in.replacing = in.remoteOptions.Touch || (!in.fullSyncDone && in.m.secondHand.Load())
-	if in.replacing {
+	// Other batches follow versions alone, which need no rules.
+	if in.remoteOptions.Touch {
 		in.decideReplace(b.Owners)
 	}
 	// Groups let the table prefetch the records of several keys at once. An error leaves the groups
@@ -239,7 +237,7 @@ func (in *inboundMap) mergeOne(w *wire.Delta, key []byte) (merged bool, err erro
 		return true, nil
 	}
 	in.remoteOptions.SecondHand = in.secondHand[w.Owner]
-	if in.replacing {
+	if in.remoteOptions.Touch {
 		// The rule depends on the owner: the peer is authoritative only for some owners.
 		in.remoteOptions.Replace = in.replaceRules[w.Owner]
 	}

@@ -47,8 +47,6 @@ type localMap struct {
 	// firstHand are the live peers that have accepted a subscription of the map, sorted. The table may have
 	// records from their own streams.
 	firstHand atomic.Pointer[[]string]
-	// secondHand reports that records of a live node were accepted from another peer because of unadopted entries.
-	secondHand atomic.Bool
 	// requestsComplete reports that this node has received all records that it requested from peers,
 	// except from peers that have stalled.
 	requestsComplete atomic.Bool

@@ -76,7 +76,8 @@ func (t *Table) usesChange() bool {
 // delete waits.
 func (t *Table) eligible() (n int) {
 	for node, d := range t.digester.nodes {
-		if t.opt.DeletesAny || node == t.opt.Self.Node || t.owners.gone[node] {
+		_, handedOver := t.owners.handovers[node]
+		if t.opt.DeletesAny || node == t.opt.Self.Node || t.owners.gone[node] || handedOver {
 			n += d.live - d.notHeld
 		}
 	}

@@ -1668,7 +1668,7 @@ const file_flows_proto_rawDesc = "" +
 	"\x03map\x18\x01 \x01(\rR\x03map\" \n" +
 	"\n" +
 	"ClockProbe\x12\x12\n" +
-	"\x04sent\x18\x01 \x01(\x06R\x04sent\"\xf7\x03\n" +
+	"\x04sent\x18\x01 \x01(\x06R\x04sent\"\x87\x04\n" +
 	"\x11SubscribeResponse\x12/\n" +
 	"\awelcome\x18\x01 \x01(\v2\x13.mapsync.v1.WelcomeH\x00R\awelcome\x125\n" +
 	"\baccepted\x18\x02 \x01(\v2\x17.mapsync.v1.MapAcceptedH\x00R\baccepted\x122\n" +
@@ -1681,10 +1681,10 @@ const file_flows_proto_rawDesc = "" +
 	"clockReplyB\t\n" +
 	"\amessageJ\x04\b\t\x10\n" +
 	"J\x04\b\n" +
-	"\x10\vJ\x04\b\v\x10\fJ\x04\b\f\x10\rR\x06digestR\x06resentR\vowners_sentR\asources\"\x86\x01\n" +
+	"\x10\vJ\x04\b\v\x10\fJ\x04\b\f\x10\rJ\x04\b\r\x10\x0eR\x06digestR\x06resentR\vowners_sentR\asourcesR\bhandover\"\x86\x01\n" +
 	"\aWelcome\x12)\n" +
 	"\x10protocol_version\x18\x01 \x01(\rR\x0fprotocolVersion\x12+\n" +
-	"\x04self\x18\x02 \x01(\v2\x17.mapsync.v1.IncarnationR\x04selfJ\x04\b\x03\x10\x04J\x04\b\x04\x10\x05R\x0eowner_requestsR\areports\"\x89\x01\n" +
+	"\x04self\x18\x02 \x01(\v2\x17.mapsync.v1.IncarnationR\x04selfJ\x04\b\x03\x10\x04J\x04\b\x04\x10\x05R\x0eowner_requestsR\areports\"\x99\x01\n" +
 	"\vMapAccepted\x12\x10\n" +
 	"\x03map\x18\x01 \x01(\rR\x03map\x12\x1e\n" +
 	"\n" +
@@ -1692,7 +1692,7 @@ const file_flows_proto_rawDesc = "" +
 	"generation\x12\x1a\n" +
 	"\bposition\x18\x03 \x01(\x04R\bposition\x12\x14\n" +
 	"\x05reset\x18\x04 \x01(\bR\x05reset\x12\x16\n" +
-	"\x06schema\x18\x05 \x01(\fR\x06schema\"\x1e\n" +
+	"\x06schema\x18\x05 \x01(\fR\x06schemaJ\x04\b\x06\x10\aR\bhandover\"\x1e\n" +
 	"\n" +
 	"MapPending\x12\x10\n" +
 	"\x03map\x18\x01 \x01(\rR\x03map\"s\n" +
@@ -1704,13 +1704,13 @@ const file_flows_proto_rawDesc = "" +
 	"\bMapEnded\x12\x10\n" +
 	"\x03map\x18\x01 \x01(\rR\x03map\x12-\n" +
 	"\x06reason\x18\x02 \x01(\x0e2\x15.mapsync.v1.EndReasonR\x06reason\"\v\n" +
-	"\tHeartbeat\"]\n" +
+	"\tHeartbeat\"s\n" +
 	"\n" +
 	"ClockReply\x12\x1d\n" +
 	"\n" +
 	"probe_sent\x18\x01 \x01(\x06R\tprobeSent\x12\x1a\n" +
 	"\breceived\x18\x02 \x01(\x06R\breceived\x12\x14\n" +
-	"\x05clock\x18\x03 \x01(\x06R\x05clock\"\xb0\x02\n" +
+	"\x05clock\x18\x03 \x01(\x06R\x05clockJ\x04\b\x04\x10\x05R\x0eunsynchronised\"\xb0\x02\n" +
 	"\x05Batch\x12\x10\n" +
 	"\x03map\x18\x01 \x01(\rR\x03map\x12/\n" +
 	"\x06origin\x18\x02 \x01(\v2\x17.mapsync.v1.IncarnationR\x06origin\x12+\n" +
