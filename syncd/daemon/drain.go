@@ -69,10 +69,10 @@ type watermark struct {
 	head    uint64
 }
 
-func (r *drain) begun() (since time.Time, drained bool) {
+func (r *drain) begun() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.since, !r.since.IsZero()
+	return !r.since.IsZero()
 }
 
 // ErrLastNode is wrapped by the error of Drain when no live peer receives from this node.

@@ -99,7 +99,7 @@ func (d *Daemon) Undrain(ctx context.Context) Handover {
 	ctx, cancel := context.WithTimeout(ctx, undrainWait)
 	defer cancel()
 	for ctx.Err() == nil {
-		if _, drained := d.drain.begun(); !drained {
+		if !d.drain.begun() {
 			break
 		}
 		select {

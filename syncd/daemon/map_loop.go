@@ -78,7 +78,7 @@ func (d *Daemon) checkInterval() time.Duration {
 			return readyInterval
 		}
 	}
-	if _, drained := d.drain.begun(); drained {
+	if d.drain.begun() {
 		return drainInterval
 	}
 	return idleInterval

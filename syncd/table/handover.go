@@ -113,14 +113,14 @@ func (o *owners) forgetHandovers() {
 }
 
 // resetLeft forgets when an owner left if it is back.
-func (w *ownerInfo) resetLeft() {
-	if !w.departed() {
-		w.leftAt = 0
+func (o *ownerInfo) resetLeft() {
+	if !o.departed() {
+		o.leftAt = 0
 	}
 }
 
 // departed reports whether the owner has left the cluster, or has handed over records.
-func (w *ownerInfo) departed() bool { return w.gone || w.handedOver > 0 }
+func (o *ownerInfo) departed() bool { return o.gone || o.handedOver > 0 }
 
 // handedOver reports whether the owner of a record has handed the record over.
 func (t *Table) handedOver(m *meta) bool {

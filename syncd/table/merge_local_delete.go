@@ -42,7 +42,7 @@ func (t *Table) localDelete(c *Change, h, s uint32) Outcome {
 	switch {
 	// On a drained node, a delete by bpf(2) shows no intention: its load balancer may clear the map. Neither does the
 	// end of a timer, because packets restart it on another node.
-	case c.Context < ContextSyscall && !(t.opt.HasTimer && t.keptWhileDrained(m)), t.deletesAny() && (!t.opt.HoldClears || m.is(flagUnversioned)):
+	case c.Context < ContextSyscall && (!t.opt.HasTimer || !t.keptWhileDrained(m)), t.deletesAny() && (!t.opt.HoldClears || m.is(flagUnversioned)):
 	case m.is(flagUnversioned):
 		return t.deleteUnversioned(c, s)
 	case t.keptWhileDrained(m):

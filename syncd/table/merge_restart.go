@@ -55,7 +55,7 @@ func (t *Table) mergeOwn(d *Delta, h, s uint32, now int64) (o Outcome, done bool
 // one peer had the value. Another peer may have a later record of that incarnation. In an LRU map, an absent key may have been
 // evicted, so that its record has the content of a peer. So has one that a drained node keeps without an entry.
 func (t *Table) hasLocalContent(key []byte, m *meta) bool {
-	same := t.sameMap(key) && (!t.opt.LRU || t.opt.EvictionDeletes) && !(m.live() && m.is(flagEvicted))
+	same := t.sameMap(key) && (!t.opt.LRU || t.opt.EvictionDeletes) && (!m.live() || !m.is(flagEvicted))
 	return m.owner == selfID || (t.ours(m.owner) && (same || m.is(flagLoaded)))
 }
 

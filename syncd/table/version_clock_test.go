@@ -70,7 +70,7 @@ func TestWithdrawRenewsRefusedVersions(t *testing.T) {
 	r.local(Accepted, 3*second, "update gone v1 packet 0")
 	r.local(Accepted, 4*second, "delete gone - packet 0")
 	r.remote(Accepted, 4*second, peer, Version(1204*second), "p", "x")
-	if !r.followClock(5*second, 0) || !r.followClock(5*second, 0) {
+	if first := r.followClock(5*second, 0); !first || !r.followClock(5*second, 0) {
 		t.Fatal("step back by 20 min: got nothing to withdraw, want a pass until one has ended")
 	}
 	// A write before the pass reaches the record gets a version that peers accept, too.
@@ -103,7 +103,7 @@ func TestVersionsUnderRandomSteps(t *testing.T) {
 	rapid.Check(t, func(p *rapid.T) {
 		limit := int64(rapid.SampledFrom([]time.Duration{0, 5 * time.Second, 30 * time.Second}).Draw(p, "max skew"))
 		r := newRig(t, func(o *Options) { o.MaxSkew = time.Duration(limit) })
-		now, offset := int64(1000*second), int64(0)
+		now, offset := 1000*second, int64(0)
 		highest, lastOf := Version(0), map[string]Version{}
 		for i := range rapid.IntRange(5, 40).Draw(p, "steps") {
 			now += rapid.Int64Range(2*timestampMargin, 20*second).Draw(p, "pass")

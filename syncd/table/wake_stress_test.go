@@ -19,10 +19,10 @@ func TestNoWakeUpIsLost(t *testing.T) {
 	defer background.Wait()
 	defer close(stop)
 	background.Go(func() {
-		for {
+		for busy := true; busy; {
 			select {
 			case <-stop:
-				return
+				busy = false
 			default:
 			}
 		}

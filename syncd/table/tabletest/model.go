@@ -314,7 +314,7 @@ func (m *Model) checkAdoption(d *Daemon, late bool) {
 			}
 			p.tab.View(func(tx *table.Tx) {
 				// A delete whose key the peer cannot convert is not sent.
-				if tx.Get(m.world.keys[key][:], &r) && sendable(&r) && r.Position <= l.completeTo && !(r.Delete && m.world.filtered) {
+				if tx.Get(m.world.keys[key][:], &r) && sendable(&r) && r.Position <= l.completeTo && (!r.Delete || !m.world.filtered) {
 					m.world.fail(fmt.Errorf("%s adopts %s although %s has sent it", d.n.Name, m.world.name(key), p.n.Name))
 				}
 			})
