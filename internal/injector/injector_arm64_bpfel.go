@@ -45,7 +45,7 @@ type injectorWatch struct {
 	ValueSize uint32
 	ProbeNext uint32
 	Lookups   uint32
-	Unused    uint32
+	Uses      uint32
 }
 
 // Names of all BPF objects in the ELF.
