@@ -17,7 +17,7 @@ package table
 // the record of a third node that took the key over meanwhile.
 func (t *Table) mergeOwn(d *Delta, h, s uint32, now int64) (o Outcome, done bool) {
 	current := d.Owner == selfID
-	if (s != 0 && t.isNewer(d, t.meta(s)) || s == 0 && t.opt.SameMap) && t.holdAbsent(d, h, s, now) {
+	if (s != 0 && t.isNewer(d, t.meta(s)) || s == 0 && t.sameMap(d.Key)) && t.holdAbsent(d, h, s, now) {
 		return Accepted, true
 	}
 	if s == 0 {
