@@ -293,6 +293,10 @@ func (n *node) handler() http.Handler {
 	do("POST /rewrite", func(r *http.Request) (any, error) { return nil, withLoad(r, n.balancer.rewrite) })
 	do("POST /stop", func(*http.Request) (any, error) { return nil, n.signal(syscall.SIGSTOP) })
 	do("POST /continue", func(*http.Request) (any, error) { return nil, n.signal(syscall.SIGCONT) })
+	do("POST /release", func(r *http.Request) (any, error) {
+		_, err := n.client().ReleaseClear(r.Context(), "ct")
+		return nil, err
+	})
 	do("GET /expected", func(*http.Request) (any, error) { return n.balancer.expected(), nil })
 	do("GET /kernel", func(r *http.Request) (any, error) { return n.balancer.kernel(r.Context()) })
 	do("GET /dump", func(*http.Request) (any, error) { return n.balancer.dump() })

@@ -194,6 +194,21 @@ func TestHeldDeleteEnds(t *testing.T) {
 	r.want("k7", fmt.Sprintf("- v%d a100", idle+7))
 }
 
+// TestDeleteAfterReread: a scan may find that a key is absent before the event of the data plane's delete arrives. The delete
+// does not wait then, although its event is older than the reread.
+func TestDeleteAfterReread(t *testing.T) {
+	r := newClearRig(t, 1000)
+	r.local(Ignored, idle, "delete k0 - reread 0")
+	r.local(Ignored, idle, "delete k1 - reread 0")
+	r.local(Accepted, idle-second/10, "delete k0 - packet 0")
+	r.want("k0", fmt.Sprintf("- v%d a100", idle-second/10))
+	r.local(Stale, startTime-second, "delete k1 - packet 0") // older than the entry
+	r.want("k1", fmt.Sprintf("v v%d a100", startTime+1))
+	if s := r.tab.Stats(); s.HeldDeletes != 1 {
+		t.Fatalf("waiting deletes: got %d, want 1", s.HeldDeletes)
+	}
+}
+
 // TestClearsOfOthersEntries: a standby's clear counts this node's entries and those of departed owners. Entries of live
 // peers are restored as before.
 func TestClearsOfOthersEntries(t *testing.T) {
