@@ -130,10 +130,10 @@ static __always_inline bool emit_some_keys(void *ctx, struct slot *s, __u32 slot
 
 	begin_event(s, slot, id, op, CTX_SYSCALL);
 	*(__u64 *)s->data = n;
-	set_caller((void *)(s->data + 8));
 	BOUND(bytes, EVENT_KEYS_BYTES);
 	if (bpf_probe_read_user(s->data + CALL_HEAD, bytes, keys))
 		goto lost;
+	set_caller((void *)(s->data + 8));
 	len = sizeof(s->event) + CALL_HEAD + bytes;
 	BOUND(len, sizeof(s->event) + CALL_HEAD + EVENT_KEYS_BYTES);
 	if (!output(ctx, &s->event, len))
