@@ -345,3 +345,20 @@ func TestClearWhileStopped(t *testing.T) {
 		})
 	}
 }
+
+// TestAbsentEntryHasNewerDelete: after a restart, peers may have different records of a key that the map lacks. If the newest
+// one is a delete or an expiry, the key stays deleted.
+func TestAbsentEntryHasNewerDelete(t *testing.T) {
+	r := clearRig{newRig(t, holdClears, sameMap)}
+	r.tab.Update(func(tx *Tx) { tx.BeginLoad(); tx.EndLoad() })
+	r.remote(Accepted, startTime, older, Version(startTime), "k0", "v")
+	r.remote(Accepted, startTime, older, Version(startTime+1), "k0", "-")
+	r.want("k0", fmt.Sprintf("- v%d a90", startTime+1))
+	r.remote(Accepted, startTime, older, Version(startTime), "k1", "v")
+	r.remote(Accepted, startTime, older, Version(startTime+1), "k1", "w")
+	r.remote(Stale, startTime, older, Version(startTime), "k1", "v")
+	r.adopt()
+	r.settle(startTime+second, startTime+second, nil)
+	r.want("k1", fmt.Sprintf("- v%d a100", startTime+2))
+	r.wantLive(0, 0, 0)
+}

@@ -41,6 +41,9 @@ func (t *Table) mergeOwn(d *Delta, h, s uint32, now int64) (o Outcome, done bool
 		t.mergeEvictedOwn(s, d, now)
 		return Accepted, true
 	}
+	if m.is(flagHeld) {
+		t.put(s, nil, true, now) // the map lacks the entry
+	}
 	// The local content equals the peer's record. The record then keeps the peer's version and owner.
 	if !current && (t.sameMap(d.Key) || m.is(flagLoaded)) && m.live() != d.Delete && (d.Delete || t.equalSignificant(s, d.Value)) {
 		t.stampDelta(s, d, now)

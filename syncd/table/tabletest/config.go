@@ -104,7 +104,7 @@ func (r *simulation) drawConfig() {
 // configureNodes configures the nodes. All nodes of a cluster have the same settings, as in production.
 // Only sizes of maps, clocks and speeds of writers differ.
 func (r *simulation) configureNodes() {
-	o := table.Options{DigestKey: []byte("sim"), EvictionDeletes: r.chance(0.3)}
+	o := table.Options{DigestKey: []byte("sim"), EvictionDeletes: r.chance(0.3), HoldClears: r.coin()}
 	if r.coin() {
 		o.Significant, o.Carried = significantMask, carriedMask
 		o.Refresh = []time.Duration{0, 10 * time.Second, time.Millisecond}[r.rand.IntN(3)]

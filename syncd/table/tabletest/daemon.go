@@ -338,6 +338,8 @@ func (d *Daemon) upkeep() {
 	}
 	before := *d.stats()
 	d.tab.Update(func(tx *table.Tx) {
+		for tx.SettleDeletes(d.n.clock(), nil, 2) {
+		}
 		for tx.Expire(d.n.clock(), 2) {
 		}
 		for tx.ExpireEvicted(d.n.clock(), 2) {
