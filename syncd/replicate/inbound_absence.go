@@ -32,6 +32,7 @@ func (in *inboundMap) noteFiltered(w *wire.Delta, key []byte) {
 // coverTakeover keeps the peer's record of a key that another live node has taken over, until that node sends its own
 // record. A delete shows that the peer's record is superseded, and an older record that the peer has lost its own.
 func (in *inboundMap) coverTakeover(w *wire.Delta, key []byte) {
+	in.noteOwner(w, key, true)
 	if w.Operation != mapsyncv1.Operation_OPERATION_DELETE && in.remoteOptions.Touch && !in.listing() {
 		in.tx.Cover(key, in.stream.peer.Node, table.Version(w.Version))
 	}
@@ -70,9 +71,16 @@ func (in *inboundMap) noteUndecoded(w *wire.Delta, buf []byte) {
 // listing reports whether the batch belongs to a list of differences, which changes nothing.
 func (in *inboundMap) listing() bool { return in.resend != nil && in.resend.list != nil }
 
-// noteOwner notes the owner of a filtered record. Only the compared bits of the key count unless exact is set.
+// ownedByLive reports whether the records of an owner are not merged because the owner is another live node, which
+// sends them itself.
+func (in *inboundMap) ownedByLive(owner int) bool {
+	return in.decisions[owner] == rejectUnrequested || in.decisions[owner] == passedOver
+}
+
+// noteOwner notes the owner of a filtered record. A tombstone counts, too, if its owner is a live node: that node
+// decides about the entry. Only the compared bits of the key count unless exact is set.
 func (in *inboundMap) noteOwner(w *wire.Delta, key []byte, exact bool) {
-	if !hasRecord(w) || int(w.Owner) >= len(in.ownerIDs) {
+	if int(w.Owner) >= len(in.ownerIDs) || !hasRecord(w) && !in.ownedByLive(int(w.Owner)) {
 		return
 	}
 	// An owner that is not accepted has no id.

@@ -96,7 +96,7 @@ func (in *inboundMap) mergeAll(tx *table.Tx) {
 			in.remoteOptions.Sender = in.senderID(tx)
 		}
 		id := table.NoOwner // an owner that is not accepted does not use an id
-		if in.decisions[i] == accepted {
+		if in.decisions[i] == accepted || in.ownedByLive(i) && tx.Unadopted() {
 			id = tx.Intern(in.stream.ownerOf(w))
 		}
 		in.ownerIDs = append(in.ownerIDs, id)

@@ -216,6 +216,7 @@ func (tx *Tx) NoteOwner(key []byte, o OwnerID, exact bool) {
 	}
 	if exact {
 		if _, s := t.find(key); s != 0 && t.meta(s).is(flagUnversioned) && t.meta(s).live() {
+			t.replaced.note(key, t.value(s), t.meta(s).is(flagLoaded))
 			t.stamp(s, AdoptedVersion, o)
 		}
 		return
