@@ -255,3 +255,23 @@ func TestOwnNotHeld(t *testing.T) {
 		}
 	})
 }
+
+// TestNamedOwnerLacksEntry: while this node has an entry that it has not adopted, a third node names a peer as its owner. If
+// that peer does not have the key, the entry is a new one of this node, and no delete is inferred.
+func TestNamedOwnerLacksEntry(t *testing.T) {
+	r := newRig(t)
+	r.tab.Update(func(tx *Tx) { tx.BeginLoad() })
+	r.load(Accepted, "k0", "v")
+	r.load(Accepted, "k1", "v")
+	r.tab.Update(func(tx *Tx) {
+		tx.EndLoad()
+		tx.NoteOwner(pad("k0", keySize), tx.Intern(peer), true)
+	})
+	r.want("k0", "v v1 b100")
+	r.sweepAll(math.MaxUint64, nil)
+	r.want("k0", "v v1 a100")
+	// An earlier incarnation of this node had the entry with another value. The entry has changed since.
+	r.tab.Update(func(tx *Tx) { tx.NoteOwner(pad("k1", keySize), tx.Intern(peer), true) })
+	r.remote(Accepted, second, older, 7, "k1", "old")
+	r.want("k1", "v v8 a100 dirty")
+}

@@ -39,9 +39,13 @@ func (tx *Tx) Sweep(a *Absence, now int64, c *Cursor, limit int) (deleted int, m
 		if s&compactBit != 0 || !t.absent(s, a, c.pos) {
 			continue
 		}
+		m := t.meta(s)
+		if m.version == AdoptedVersion && m.is(flagLoaded) {
+			t.stamp(s, AdoptedVersion, selfID) // a third node named the owner of an entry of the local map: see NoteOwner
+			continue
+		}
 		t.dropFromDigest(s)
 		t.makeTombstone(s, now)
-		m := t.meta(s)
 		m.flags |= flagInferred
 		m.cpu = cpuNone
 		t.markDirty(s)
