@@ -104,7 +104,7 @@ test-kernels: deps ## run the kernel tests on every kernel of the matrix
 fuzz: ## run each fuzz target for FUZZTIME (default 10s)
 	scripts/fuzz $(FUZZTIME)
 
-chaos: deps ## run chaos tests: SEEDS=200 natively, HOOKED=20 with hooks, SIMULATED=100000
+chaos: deps ## run chaos tests: SEEDS=200 natively, HOOKED=20 with hooks, MACHINES=1, SIMULATED=100000
 	scripts/chaos
 
 attack: ## attack three real daemons: LENGTH=10s each, ATTACKS=regular expression of names

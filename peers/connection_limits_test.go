@@ -122,7 +122,7 @@ func TestPendingConnectionsReplaceTheOldest(t *testing.T) {
 		t.Error("connection within the limit was closed")
 	}
 	fourth, refused := open()
-	if !connClosed(t, first, poll.Limit) || connClosed(t, second, openTime) || connClosed(t, third, openTime) || connClosed(t, fourth, openTime) {
+	if !connClosed(t, first, poll.Lengthened(poll.Limit)) || connClosed(t, second, openTime) || connClosed(t, third, openTime) || connClosed(t, fourth, openTime) {
 		t.Error("oldest pending connection: got open, want closed")
 	}
 	if err := refused.Authenticated("d"); err == nil {
@@ -161,7 +161,7 @@ func TestFloodDoesNotReplaceOthers(t *testing.T) {
 	for i := range byte(100) {
 		open(i % flooders)
 	}
-	if connClosed(t, slow, openTime) || !connClosed(t, first, poll.Limit) {
+	if connClosed(t, slow, openTime) || !connClosed(t, first, poll.Lengthened(poll.Limit)) {
 		t.Error("after a flood: got the slow connection closed, or the first of the flood open, want the reverse")
 	}
 	if got, want := limiter.Rejected()[RejectPending], uint64(1+1+100-pending); got != want {
@@ -178,7 +178,7 @@ func TestFloodDoesNotReplaceOthers(t *testing.T) {
 	for i := range byte(pending) {
 		open(200 + i)
 	}
-	if !connClosed(t, oldest, poll.Limit) {
+	if !connClosed(t, oldest, poll.Lengthened(poll.Limit)) {
 		t.Error("oldest connection among addresses with one each: got open, want closed")
 	}
 	two, _ := open(102)

@@ -22,7 +22,7 @@ const (
 	// it.
 	descriptorSlack = 32
 	// recovery is the time after an attack in which the daemons must return to the state before it.
-	recovery = 20 * time.Second
+	recovery = time.Minute
 )
 
 // adversary names the attacker by the credentials that the attacker has.
@@ -172,6 +172,7 @@ func isDeadline(err error) bool {
 // still replicate, and the attack left a trace.
 func (c *cluster) checkAfter(ctx context.Context, a *attack, was map[*node]baseline, r *result) error {
 	for _, n := range c.nodes {
+		n.endAttack()
 		if n.hasExited() {
 			text, _ := os.ReadFile(n.logFile)
 			return fmt.Errorf("%s ended: %s", n.name, tail(text))

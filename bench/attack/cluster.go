@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/cilium/ebpf"
@@ -124,15 +125,36 @@ func (c *cluster) close() error {
 }
 
 // awaitConverged waits until every daemon is ready and every map holds exactly the entries that all
-// load balancers wrote under their keys.
+// load balancers wrote under their keys. An error has the live nodes that each daemon sees.
 func (c *cluster) awaitConverged(ctx context.Context, limit time.Duration) error {
-	return eventually(ctx, limit, func() error {
+	err := eventually(ctx, limit, func() error {
 		var errs []error
 		for _, n := range c.nodes {
 			errs = append(errs, n.ready(ctx), n.checkContent(c.nodes))
 		}
 		return errors.Join(errs...)
 	})
+	if err != nil {
+		err = fmt.Errorf("%w; live nodes: %s", err, c.members(ctx))
+	}
+	return err
+}
+
+// members lists the live nodes that each daemon sees.
+func (c *cluster) members(ctx context.Context) string {
+	var text strings.Builder
+	for _, n := range c.nodes {
+		fmt.Fprintf(&text, "[%s:", n.name)
+		s, err := n.status(ctx)
+		if err != nil {
+			fmt.Fprintf(&text, " %v", err)
+		}
+		for i := range s.Peers {
+			fmt.Fprintf(&text, " %s", s.Peers[i].Node)
+		}
+		text.WriteByte(']')
+	}
+	return text.String()
 }
 
 // eventually calls check until it returns nil. After limit it returns the last error of check.

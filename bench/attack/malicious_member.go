@@ -16,15 +16,19 @@ import (
 func (c *cluster) joinAsMallory(ctx context.Context, incarnation uint64, onSubscribe func(context.Context, *hostile.OutboundMap) error,
 	onRequest func(*hostile.OutboundMap, *mapsyncv1.SubscribeRequest),
 ) (*hostile.Member, error) {
-	creds, err := c.credentials(mallory)
+	return c.join(ctx, attackers-1, hostile.Options{Name: mallory, Incarnation: incarnation, OnSubscribe: onSubscribe, OnRequest: onRequest})
+}
+
+// join makes a member of the cluster, with a certificate for its name and the address of a number. It adds the values of
+// the cluster to o.
+func (c *cluster) join(ctx context.Context, address int, o hostile.Options) (*hostile.Member, error) {
+	creds, err := c.credentials(o.Name)
 	if err != nil {
 		return nil, err
 	}
-	host := c.address(attackers - 1)
-	o := hostile.Options{
-		Name: mallory, Incarnation: incarnation, GossipAddr: host + ":" + gossipPort, ServiceAddr: host + ":" + grpcPort,
-		GossipKey: gossipKey, DeadTime: 2 * time.Second, Credentials: creds, OnSubscribe: onSubscribe, OnRequest: onRequest,
-	}
+	host := c.address(address)
+	o.GossipAddr, o.ServiceAddr = host+":"+gossipPort, host+":"+grpcPort
+	o.GossipKey, o.DeadTime, o.Credentials = gossipKey, 2*time.Second, creds
 	for _, n := range c.nodes {
 		o.Join = append(o.Join, n.addr+":"+gossipPort)
 	}
@@ -32,8 +36,12 @@ func (c *cluster) joinAsMallory(ctx context.Context, incarnation uint64, onSubsc
 	if err != nil {
 		return nil, err
 	}
+	conf, err := c.tlsConfig(o.Name, testcert.Options{File: o.Name + "-client"})
 	for _, n := range c.nodes { // a daemon dials a caller with a certificate before it dials names from gossip
-		s, err := c.receiveAsMallory(ctx, n, incarnation)
+		var s *attackStream
+		if err == nil {
+			s, err = c.subscribeAt(ctx, n, conf, m.Self, host)
+		}
 		if err != nil {
 			m.Close()
 			return nil, err

@@ -183,13 +183,19 @@ func overfill(ctx context.Context, c *cluster) error {
 	})
 }
 
-// forgetMallory removes mallory's records, as an operator does.
+// forgetMallory removes mallory's records, as an operator does once mallory has left.
 func forgetMallory(ctx context.Context, c *cluster) error {
-	limited, cancel := context.WithTimeout(ctx, answerLimit)
-	defer cancel()
-	out, err := exec.CommandContext(limited, c.syncd, "forget", "--owner", mallory, "--yes", "--control-socket", c.nodes[0].socket()).CombinedOutput()
+	err := eventually(ctx, recovery, func() error {
+		limited, cancel := context.WithTimeout(ctx, answerLimit)
+		defer cancel()
+		out, err := exec.CommandContext(limited, c.syncd, "forget", "--owner", mallory, "--yes", "--control-socket", c.nodes[0].socket()).CombinedOutput()
+		if err != nil {
+			return fmt.Errorf("remove the records of %s: %w: %s", mallory, err, out)
+		}
+		return nil
+	})
 	if err != nil {
-		return fmt.Errorf("remove the records of %s: %w: %s", mallory, err, out)
+		return err
 	}
 	return eventually(ctx, recovery, func() error {
 		for _, n := range c.nodes {

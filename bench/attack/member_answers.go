@@ -8,6 +8,7 @@ import (
 
 	"mapsync/bench/hostile"
 	mapsyncv1 "mapsync/proto/mapsync/v1"
+	"mapsync/syncd/daemon"
 )
 
 // falseAnswer is an attack of a member that makes daemons request records again, by digests that differ, and
@@ -21,6 +22,9 @@ type falseAnswer struct {
 	operation mapsyncv1.Operation
 	// requested marks the answer as requested records instead of resent ones.
 	requested bool
+	// commands has operators run syncd diff and syncd resync on all daemons meanwhile. The member also sends its records in
+	// each full sync.
+	commands bool
 }
 
 // fingerprints are those of the digests of a daemon.
@@ -62,9 +66,14 @@ func (a *falseAnswer) run(ctx context.Context, c *cluster) error {
 	var running sync.WaitGroup
 	defer running.Wait()
 	e, err := c.joinAsMallory(ctx, self, func(ctx context.Context, o *hostile.OutboundMap) error {
+		if a.commands {
+			if err := o.Batch(owners, c.entryDeltas(a.operation, versionAt(0), ownerOfEntry), false); err != nil {
+				return err
+			}
+		}
 		return a.sendDigests(ctx, c, o, &f)
 	}, func(o *hostile.OutboundMap, r *mapsyncv1.SubscribeRequest) {
-		if r.GetResend() != nil {
+		if r.GetResend() != nil && r.GetResend().GetMap() == o.Index {
 			_ = a.answer(c, o, owners) // the stream may have ended
 		}
 	})
@@ -73,6 +82,11 @@ func (a *falseAnswer) run(ctx context.Context, c *cluster) error {
 	}
 	defer e.Close()
 	running.Go(func() { f.read(ctx, c, self) })
+	if a.commands {
+		for _, n := range c.nodes {
+			running.Go(func() { n.runCommands(ctx) })
+		}
+	}
 	<-ctx.Done()
 	if e.Subscriptions() == 0 {
 		return errNoSubscriber
@@ -118,20 +132,46 @@ func (a *falseAnswer) sendDigests(ctx context.Context, c *cluster, o *hostile.Ou
 	return ctx.Err()
 }
 
-// answer sends a record for each entry of the daemons, in the name of its owner.
-func (a *falseAnswer) answer(c *cluster, o *hostile.OutboundMap, owners []*mapsyncv1.Incarnation) error {
-	var deltas []*mapsyncv1.Delta
+// runCommands runs syncd diff and syncd resync in turn, until the context ends. Neither can complete: the digests of the member
+// stay false.
+func (n *node) runCommands(ctx context.Context) {
+	for sleep(ctx, 100*time.Millisecond) {
+		limited, cancel := context.WithTimeout(ctx, 1500*time.Millisecond)
+		_ = n.client.Diff(limited, mapName, daemon.DiffQuery{}, func(*daemon.DiffEntry) error { return nil })
+		cancel()
+		limited, cancel = context.WithTimeout(ctx, 1500*time.Millisecond)
+		_ = n.client.Resync(limited, mapName, func(*daemon.Resync) {})
+		cancel()
+	}
+}
+
+// makeDelta returns the delta of an operation.
+func makeDelta(operation mapsyncv1.Operation, key [keySize]byte, owner uint32, version uint64) *mapsyncv1.Delta {
+	d := deleteDelta(key, owner, version)
+	if operation == mapsyncv1.Operation_OPERATION_UPDATE {
+		d = updateDelta(key, owner, version)
+	}
+	d.Operation = operation
+	return d
+}
+
+// ownerOfEntry returns the index of a daemon among the owners of a cluster.
+func ownerOfEntry(daemon int) uint32 { return uint32(daemon) }
+
+// entryDeltas returns a delta for each entry of the load balancers. owner returns the owner of a daemon's entries, as an index
+// into the owners of the batch.
+func (c *cluster) entryDeltas(operation mapsyncv1.Operation, version uint64, owner func(daemon int) uint32) (deltas []*mapsyncv1.Delta) {
 	for i := range c.nodes {
 		for flow := range uint32(entriesEach) {
-			key := entryKey(uint32(i+1), flow)
-			d := deleteDelta(key, uint32(i), versionAt(0))
-			if a.operation == mapsyncv1.Operation_OPERATION_UPDATE {
-				d = updateDelta(key, uint32(i), versionAt(0))
-			}
-			d.Operation = a.operation
-			deltas = append(deltas, d)
+			deltas = append(deltas, makeDelta(operation, entryKey(uint32(i+1), flow), owner(i), version))
 		}
 	}
+	return deltas
+}
+
+// answer sends a record for each entry of the daemons, in the name of its owner.
+func (a *falseAnswer) answer(c *cluster, o *hostile.OutboundMap, owners []*mapsyncv1.Incarnation) error {
+	deltas := c.entryDeltas(a.operation, versionAt(0), ownerOfEntry)
 	err := o.SendBatch(&mapsyncv1.Batch{
 		Map: o.Index, Origin: o.Self(), PreviousPosition: o.Position, Position: o.Position,
 		Owners: owners, Deltas: deltas, Resent: !a.requested, Requested: a.requested,
@@ -144,11 +184,13 @@ func (a *falseAnswer) answer(c *cluster, o *hostile.OutboundMap, owners []*mapsy
 	}})
 }
 
+// falseDigestsTrace is the trace of a member whose digests stay false.
+const falseDigestsTrace = `^mapsync_unexplained_repairs_total`
+
 // answerAttacks returns the attacks by false digests and answers.
 func answerAttacks() []attack {
-	const trace = `^mapsync_unexplained_repairs_total`
 	of := func(name string, a falseAnswer) attack {
-		return attack{name: name, by: byMember, length: 8 * time.Second, trace: trace, run: a.run}
+		return attack{name: name, by: byMember, length: 8 * time.Second, trace: falseDigestsTrace, run: a.run}
 	}
 	update, remove, expire := mapsyncv1.Operation_OPERATION_UPDATE, mapsyncv1.Operation_OPERATION_DELETE, mapsyncv1.Operation_OPERATION_EXPIRE
 	return []attack{
@@ -158,5 +200,7 @@ func answerAttacks() []attack {
 		of("member: false digests of other nodes", falseAnswer{ofOthers: true, operation: update}),
 		of("member: false sources, foreign records", falseAnswer{sources: true, operation: update}),
 		of("member: foreign records as requested", falseAnswer{requested: true, sources: true, operation: remove}),
+		of("member: foreign records, diff and resync", falseAnswer{ofOthers: true, operation: update, commands: true}),
+		of("member: foreign deletes, diff and resync", falseAnswer{ofOthers: true, operation: remove, commands: true}),
 	}
 }

@@ -51,6 +51,7 @@ type node struct {
 	m               *ebpf.Map
 	written         map[[keySize]byte][valueSize]byte
 	version         uint64
+	fresh           atomic.Pointer[freshEntries] // of the present attack; nil: none
 
 	process atomic.Pointer[os.Process] // of the last start; the monitor reads it during a restart
 	exited  chan struct{}
@@ -96,15 +97,23 @@ func entryKey(owner, flow uint32) (key [keySize]byte) {
 
 // write sets one of this node's own flows to a new value, as its load balancer does.
 func (n *node) write(flow uint32) error {
+	key, value := n.nextEntry(flow)
+	n.written[key] = value
+	return n.update(key, value)
+}
+
+// nextEntry returns the entry of a flow with a new value.
+func (n *node) nextEntry(flow uint32) (key [keySize]byte, value [valueSize]byte) {
 	n.version++
-	key := entryKey(uint32(n.number), flow)
-	var value [valueSize]byte
 	binary.BigEndian.PutUint64(value[:], n.version)
 	value[valueSize-1] = byte(n.number)
+	return entryKey(uint32(n.number), flow), value
+}
+
+func (n *node) update(key [keySize]byte, value [valueSize]byte) error {
 	if err := n.m.Update(key, value, ebpf.UpdateAny); err != nil {
 		return fmt.Errorf("write an entry of %s: %w", n.name, err)
 	}
-	n.written[key] = value
 	return nil
 }
 
@@ -116,83 +125,6 @@ func (n *node) remove(flow uint32) error {
 	}
 	delete(n.written, key)
 	return nil
-}
-
-// checkContent returns an error unless this node's map holds exactly the entries that the load
-// balancers of all nodes wrote under their own keys. It ignores entries under other keys.
-func (n *node) checkContent(nodes []*node) error {
-	held, err := n.entries()
-	if err != nil {
-		return err
-	}
-	for _, o := range nodes {
-		missing, other, surplus := 0, 0, 0
-		for key, want := range o.written {
-			switch got, ok := held[key]; {
-			case !ok:
-				missing++
-			case got != want:
-				other++
-			}
-		}
-		for key := range held {
-			if _, ok := o.written[key]; !ok && binary.BigEndian.Uint32(key[:]) == uint32(o.number) {
-				surplus++
-			}
-		}
-		if missing+other+surplus > 0 {
-			return fmt.Errorf("map of %s: of %d entries of %s, %d are missing, %d differ, %d are surplus",
-				n.name, len(o.written), o.name, missing, other, surplus)
-		}
-	}
-	return nil
-}
-
-// wrongEntries returns the number of entries of the load balancers that are missing in this node's map, differ or
-// are surplus.
-func (n *node) wrongEntries(nodes []*node) (wrong int, err error) {
-	held, err := n.entries()
-	if err != nil {
-		return 0, err
-	}
-	for _, o := range nodes {
-		for key, want := range o.written {
-			if got, ok := held[key]; !ok || got != want {
-				wrong++
-			}
-		}
-		for key := range held {
-			if _, ok := o.written[key]; !ok && binary.BigEndian.Uint32(key[:]) == uint32(o.number) {
-				wrong++
-			}
-		}
-	}
-	return wrong, nil
-}
-
-// entries returns all entries of this node's map. It restarts an iteration that concurrent changes
-// abort, at most 20 times.
-func (n *node) entries() (held map[[keySize]byte][valueSize]byte, err error) {
-	for range 20 {
-		if held, err = n.readEntries(); !errors.Is(err, ebpf.ErrIterationAborted) {
-			break
-		}
-	}
-	return held, err
-}
-
-func (n *node) readEntries() (map[[keySize]byte][valueSize]byte, error) {
-	held := make(map[[keySize]byte][valueSize]byte)
-	var key [keySize]byte
-	var value [valueSize]byte
-	all := n.m.Iterate()
-	for all.Next(&key, &value) {
-		held[key] = value
-	}
-	if err := all.Err(); err != nil {
-		return nil, fmt.Errorf("read the map of %s: %w", n.name, err)
-	}
-	return held, nil
 }
 
 // configure writes the daemon's settings.

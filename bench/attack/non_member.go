@@ -77,8 +77,13 @@ type attackStream struct {
 
 func (s *attackStream) close() { _ = s.conn.Close() }
 
-// subscribe opens a stream to a daemon as a node of the given name.
+// subscribe opens a stream to a daemon as a node of the given name, at the address of mallory.
 func (c *cluster) subscribe(ctx context.Context, n *node, conf *tls.Config, name string, incarnation uint64) (*attackStream, error) {
+	return c.subscribeAt(ctx, n, conf, &mapsyncv1.Incarnation{Node: name, Number: incarnation}, c.address(attackers-1))
+}
+
+// subscribeAt opens a stream to a daemon as a node that listens at an address.
+func (c *cluster) subscribeAt(ctx context.Context, n *node, conf *tls.Config, self *mapsyncv1.Incarnation, host string) (*attackStream, error) {
 	conn, err := c.connect(n, conf, 0)
 	if err != nil {
 		return nil, fmt.Errorf("connect to %s: %w", n.name, err)
@@ -90,7 +95,7 @@ func (c *cluster) subscribe(ctx context.Context, n *node, conf *tls.Config, name
 	}
 	s := &attackStream{stream, conn}
 	_ = s.Send(&mapsyncv1.SubscribeRequest{Message: &mapsyncv1.SubscribeRequest_Hello{Hello: &mapsyncv1.Hello{
-		ProtocolVersion: 1, Self: &mapsyncv1.Incarnation{Node: name, Number: incarnation}, Address: c.address(attackers-1) + ":" + grpcPort,
+		ProtocolVersion: 1, Self: self, Address: host + ":" + grpcPort,
 	}}}) // Recv returns the reason if the stream has ended
 	return s, nil
 }

@@ -187,7 +187,7 @@ func (b *balancer) run(refusals bool) error {
 				return err
 			}
 			if err != nil && !refusals && refused == nil {
-				refused = fmt.Errorf("change %d of %d: %w", i, b.injector.Len(), err)
+				refused = fmt.Errorf("change %d of %d at %v: %w", i, b.injector.Len(), time.Now().UTC(), err)
 			}
 		}
 		return refused
@@ -271,6 +271,24 @@ func (b *balancer) expected() content {
 		c[string(key)] = string(value)
 	}
 	return c
+}
+
+// missing returns the number of own flows whose entry in the kernel map is missing or differs.
+func (b *balancer) missing() (n int, err error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	key := make([]byte, keySize)
+	for flow, state := range b.expectedFlows {
+		fillKey(key, b.node, flow)
+		value, err := b.m.LookupBytes(key)
+		if err != nil {
+			return 0, fmt.Errorf("look up flow %d: %w", flow, err)
+		}
+		if value == nil || binary.LittleEndian.Uint64(value) != state.head {
+			n++
+		}
+	}
+	return n, nil
 }
 
 // kernel returns the entries of the kernel map, read with the product's code.

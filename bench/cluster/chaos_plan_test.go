@@ -20,6 +20,7 @@ const (
 	faultCut    faultKind = "cut"    // of some directions: a partition, or one-way losses
 	faultStarve faultKind = "starve" // of all syncds: other processes use the CPUs
 	faultClock  faultKind = "clock"  // a new time of the machine's wall clock
+	faultStep   faultKind = "step"   // the wall clock of one syncd: its records are refused, or it refuses those of its peers
 
 	faultHostile faultKind = "hostile" // a member with a certificate sends messages that no node would send
 	faultChurn   faultKind = "churn"   // many names join, send a record and leave
@@ -29,7 +30,7 @@ const (
 type fault struct {
 	Kind      faultKind
 	At, Until time.Duration
-	Node      int           // killed or stopped node
+	Node      int           // killed or stopped node, or that with another clock
 	Cut       []direction   // directions whose packets are dropped
 	Ahead     time.Duration // offset of the clocks, or of an extra member's clock, to the true time
 	Names     int           // number of names of the churn member
@@ -44,6 +45,8 @@ func (f *fault) String() string {
 		return fmt.Sprintf("%s n%d, back with its clock %v ahead", s, f.Node, f.Ahead)
 	case faultStop:
 		return fmt.Sprintf("%s n%d", s, f.Node)
+	case faultStep:
+		return fmt.Sprintf("%s of n%d, %v ahead", s, f.Node, f.Ahead)
 	case faultClock:
 		return fmt.Sprintf("%s %v ahead", s, f.Ahead)
 	case faultHostile:
@@ -74,6 +77,7 @@ type plan struct {
 	Ahead           []time.Duration // offset of each node's clock at its first start
 	Length          time.Duration   // of the load
 	Faults          []fault
+	MaxClockAhead   time.Duration // setting of the nodes
 	// Incompatible are the maps of further nodes: with another layout or another name.
 	Incompatible []mapSettings
 }
@@ -94,7 +98,8 @@ func newPlan(seed uint64, c chaosScale) *plan {
 	p := &plan{
 		Seed: seed, Nodes: min(3+r.IntN(3), c.most), Length: 5 * c.unit,
 		Buffer: "ring", BufferSize: 1 << 20, TombstoneTTL: 15 * time.Minute,
-		Load: load{Flows: 200 + r.IntN(400), Interval: c.interval, MixedLoad: &mixedLoad{Seed: seed, Shared: 20 + r.IntN(200)}},
+		MaxClockAhead: 24 * time.Hour, // the clocks of nodes may be hours apart
+		Load:          load{Flows: 200 + r.IntN(400), Interval: c.interval, MixedLoad: &mixedLoad{Seed: seed, Shared: 20 + r.IntN(200)}},
 	}
 	p.Map.Entries = 1 << 14
 	switch r.IntN(4) {
@@ -119,6 +124,7 @@ func newPlan(seed uint64, c chaosScale) *plan {
 		p.Faults = append(p.Faults, f)
 	}
 	p.addExtraMembers(c)
+	p.addSteps(c)
 	killed := func(f fault) bool { return f.Kind == faultKill }
 	// A delete must not expire before a node that was away has returned.
 	if r.IntN(2) == 0 && !slices.ContainsFunc(p.Faults, killed) {
@@ -154,6 +160,40 @@ func (p *plan) addExtraMembers(c chaosScale) {
 	if r.IntN(5) == 0 {
 		p.Length *= 3
 		p.Faults = append(p.Faults, fault{Kind: faultChurn, Until: p.Length, Names: c.names, AtOnce: c.atOnce})
+	}
+}
+
+// maxAheadOfSteps is max-clock-ahead of plans with steps. All clocks are within a fifth of it, except for those that are
+// stepped by two to twenty times as much.
+const maxAheadOfSteps = time.Minute
+
+// addSteps makes nodes filter records in half of the plans, with a separate random source: clocks are close, and those of
+// single nodes are wrong for a while.
+func (p *plan) addSteps(c chaosScale) {
+	r := rand.New(rand.NewPCG(p.Seed, 0x7374657073))
+	if r.IntN(2) == 0 {
+		return
+	}
+	p.MaxClockAhead = maxAheadOfSteps
+	p.Length *= 2
+	for i := range p.Ahead {
+		p.Ahead[i] /= 300
+	}
+	for i := range p.Faults {
+		if f := &p.Faults[i]; f.Kind != faultClock {
+			f.Ahead /= 300
+		}
+	}
+	// One node: while two nodes are wrong, they may accept versions that all others refuse for that time.
+	wrong := r.IntN(p.Nodes)
+	for range 1 + r.IntN(3) {
+		f := fault{Kind: faultStep, At: time.Duration(r.Int64N(int64(p.Length))), Node: wrong}
+		f.Until = min(f.At+c.unit/10+time.Duration(r.Int64N(int64(6*c.unit))), p.Length)
+		f.Ahead = time.Duration(2+r.Int64N(18)) * maxAheadOfSteps
+		if r.IntN(2) == 0 {
+			f.Ahead = -f.Ahead
+		}
+		p.Faults = append(p.Faults, f)
 	}
 }
 
@@ -202,7 +242,8 @@ func (p *plan) randomCut(r *rand.Rand) (cut []direction) {
 // isContentKnown reports whether the result of the data planes' writes is predictable. This needs,
 // for every write, a surviving node that has received it and has not just restarted. If all nodes
 // that have an entry restart at about the same time, each finds its own version in its map, and no
-// node can determine the newest one.
+// node can determine the newest one. A new map that does not fit that of a peer has no identity: an entry that ends while syncd
+// is stopped comes back.
 func (p *plan) isContentKnown() bool {
 	killed := make(map[int]bool)
 	for _, f := range p.Faults {
@@ -210,7 +251,8 @@ func (p *plan) isContentKnown() bool {
 			killed[f.Node] = true
 		}
 	}
-	return len(killed) < 2
+	misfit := slices.ContainsFunc(p.Incompatible, func(m mapSettings) bool { return m.Name == "" })
+	return len(killed) < 2 && (len(killed) == 0 || !misfit)
 }
 
 func (p *plan) String() string {
@@ -222,8 +264,8 @@ func (p *plan) String() string {
 	for i := range p.Incompatible {
 		kind += fmt.Sprintf(", with a node whose map is %q of %d bytes", cmp.Or(p.Incompatible[i].Name, "ct"), cmp.Or(p.Incompatible[i].ValueSize, valueSize))
 	}
-	fmt.Fprintf(&b, "seed %d: %d nodes, map of %d entries (%s), %s buffer of %d, tombstones for %v, %d own flows and %d shared, clocks %v ahead",
-		p.Seed, p.Nodes, p.Map.Entries, kind, p.Buffer, p.BufferSize, p.TombstoneTTL, p.Load.Flows, p.Load.MixedLoad.Shared, p.Ahead)
+	fmt.Fprintf(&b, "seed %d: %d nodes, map of %d entries (%s), %s buffer of %d, tombstones for %v, %d own flows and %d shared, clocks %v ahead, at most %v",
+		p.Seed, p.Nodes, p.Map.Entries, kind, p.Buffer, p.BufferSize, p.TombstoneTTL, p.Load.Flows, p.Load.MixedLoad.Shared, p.Ahead, p.MaxClockAhead)
 	for i := range p.Faults {
 		fmt.Fprintf(&b, "\n    %s", &p.Faults[i])
 	}
@@ -259,7 +301,7 @@ func TestPlansAreDeterministic(t *testing.T) {
 	if contentKnown < 100 {
 		t.Errorf("plans with known content: got %d of 200, want at least 100", contentKnown)
 	}
-	for _, k := range []faultKind{faultKill, faultStop, faultCut, faultStarve, faultClock, faultHostile, faultChurn} {
+	for _, k := range []faultKind{faultKill, faultStop, faultCut, faultStarve, faultClock, faultStep, faultHostile, faultChurn} {
 		if seen[k] == 0 {
 			t.Errorf("faults of kind %s: got none in 200 plans, want some", k)
 		}

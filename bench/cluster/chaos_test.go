@@ -77,6 +77,9 @@ type chaos struct {
 	down         []bool
 }
 
+// refusedTime is the longest time until a change arrives that a peer refused, once the clocks are right.
+const refusedTime = 10 * time.Second
+
 func newChaos(t *testing.T, p *plan, c chaosScale, attach capture.Attach) *chaos {
 	n := newNamespaces(t, c.hooks)
 	tr := newTrial(t, n, p.Nodes, p.Map, func(i int, r *startRequest) {
@@ -86,11 +89,15 @@ func newChaos(t *testing.T, p *plan, c chaosScale, attach capture.Attach) *chaos
 		r.Config.Attach = string(attach)
 		r.Config.Buffer, r.Config.BufferSize = p.Buffer, p.BufferSize
 		r.Config.EvictionDeletes, r.Config.TombstoneTTL = p.EvictionDeletes, p.TombstoneTTL
-		r.Config.DeadTime, r.Config.MaxClockAhead = 2*c.unit, 24*time.Hour // the clocks of nodes may be hours apart
+		r.Config.DeadTime, r.Config.MaxClockAhead = 2*c.unit, p.MaxClockAhead
 		r.Config.ScanInterval, r.Config.ScanBudget = c.scan, 50
 		r.Config.AllowUnservedMaps = len(p.Incompatible) > 0 // a peer with another layout must not delay readiness
 	}, p.Incompatible...)
-	return &chaos{trial: tr, limit: convergeLimit(), plan: p, net: n, kills: make([]int, p.Nodes), down: make([]bool, p.Nodes)}
+	limit := convergeLimit()
+	if p.MaxClockAhead == maxAheadOfSteps {
+		limit += refusedTime
+	}
+	return &chaos{trial: tr, limit: limit, plan: p, net: n, kills: make([]int, p.Nodes), down: make([]bool, p.Nodes)}
 }
 
 func (c *chaos) run() {
@@ -186,6 +193,8 @@ func (c *chaos) begin(f *fault) (end func()) {
 	case faultClock:
 		c.setClock(f.Ahead)
 		return func() { c.setClock(0) }
+	case faultStep:
+		return c.stepOne(f)
 	case faultHostile, faultChurn:
 		return c.startExtraMember(f)
 	default:
@@ -206,6 +215,18 @@ func (c *chaos) killOne(f *fault) func() {
 		c.syncd(i)
 		c.down[i] = false
 	}
+}
+
+// stepOne sets the wall clock of one syncd.
+func (c *chaos) stepOne(f *fault) func() {
+	kills := c.kills[f.Node]
+	set := func(ahead time.Duration) {
+		if !c.down[f.Node] && c.kills[f.Node] == kills {
+			c.must(c.nodes[f.Node].call(c.t.Context(), http.MethodPost, "/ahead", ahead, nil))
+		}
+	}
+	set(f.Ahead)
+	return func() { set(c.start[f.Node].ClockAhead) }
 }
 
 func (c *chaos) stopOne(i int) func() {

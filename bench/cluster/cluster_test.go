@@ -5,7 +5,6 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"net"
 	"os"
 	"strings"
@@ -35,6 +34,9 @@ func TestMain(m *testing.M) {
 
 // convergeTime is the longest time that nodes may take to converge once they have received the last changes.
 const convergeTime = 5 * time.Second
+
+// readyLimit is the longest time that nodes may take to become ready.
+const readyLimit = 30 * time.Second
 
 // convergeLimit returns convergeTime, or three times that in an emulated machine, whose host has an unknown load.
 func convergeLimit() time.Duration {
@@ -72,7 +74,7 @@ func newTrial(t *testing.T, p place, n int, m mapSettings, adjust func(i int, r 
 		tr.start[i].Config.Join = tr.join
 		tr.syncd(i)
 	}
-	tr.eventually(30*time.Second, func(ctx context.Context) error { return tr.ready(ctx) })
+	tr.eventually(readyLimit, tr.ready)
 	return tr
 }
 
@@ -225,29 +227,6 @@ func (tr *trial) noLosses() {
 func preemptible() bool {
 	name := os.Getenv("MAPSYNC_KERNEL")
 	return name == "testing" || strings.HasSuffix(name, "/preempt=full")
-}
-
-// kill kills the syncd of random nodes at random times while their load balancers continue to
-// write, and starts it again. The peers must not treat a restart as a death.
-func (tr *trial) kill(times int, random *rand.Rand) {
-	for k := range times {
-		time.Sleep(time.Duration(random.IntN(1000)) * time.Millisecond) // the time of the kill
-		i := random.IntN(len(tr.nodes))
-		tr.t.Logf("kill %d: node %s", k+1, tr.nodes[i].name)
-		tr.post(i, "/kill")
-		time.Sleep(time.Duration(random.IntN(2500)) * time.Millisecond) // the load goes on without syncd
-		tr.syncd(i)
-	}
-}
-
-func testKills(t *testing.T, p place, l load, times int) {
-	tr := newTrial(t, p, 3, mapSettings{}, placeOptions(p))
-	tr.load(l)
-	tr.kill(times, rand.New(rand.NewPCG(1, 2)))
-	time.Sleep(2 * time.Second) // the duration of the load
-	tr.eachPost("/unload")
-	tr.awaitConverged()
-	tr.noLosses()
 }
 
 // testStopped stops one node's syncd for the given time, under load. The others must not be

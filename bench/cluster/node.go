@@ -32,13 +32,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// roleVariable is the environment variable that selects the role of this binary: node or syncd.
+// roleVariable is the environment variable that selects the role of this binary: node, machine or syncd.
 // settingsVariable holds the settings of the role.
 const (
 	roleVariable     = "CLUSTER_ROLE"
 	settingsVariable = "CLUSTER_SETTINGS"
 	roleNode         = "node"
 	roleSyncd        = "syncd"
+	roleMachine      = "machine"
 )
 
 // Names of the files that secure a node.
@@ -87,6 +88,8 @@ func Main() {
 		switch role {
 		case roleNode:
 			err = runNode(s)
+		case roleMachine:
+			err = runMachine(s)
 		case roleSyncd:
 			err = runSyncd(s)
 		case roleExtraMember:
@@ -109,7 +112,7 @@ type node struct {
 
 	mu    sync.Mutex
 	syncd *exec.Cmd
-	stdin io.Closer
+	stdin io.WriteCloser
 	ended chan struct{}
 }
 
@@ -297,6 +300,25 @@ func (n *node) handler() http.Handler {
 		_, err := n.client().ReleaseClear(r.Context(), "ct")
 		return nil, err
 	})
+	do("POST /clock", func(r *http.Request) (any, error) {
+		var now time.Time
+		if err := json.NewDecoder(r.Body).Decode(&now); err != nil {
+			return nil, err
+		}
+		ts := unix.NsecToTimespec(now.UnixNano())
+		return nil, unix.ClockSettime(unix.CLOCK_REALTIME, &ts)
+	})
+	do("POST /ahead", func(r *http.Request) (any, error) {
+		var ahead time.Duration
+		if err := json.NewDecoder(r.Body).Decode(&ahead); err != nil {
+			return nil, err
+		}
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		_, err := fmt.Fprintln(n.stdin, int64(ahead))
+		return nil, err
+	})
+	do("GET /missing", func(*http.Request) (any, error) { return n.balancer.missing() })
 	do("GET /expected", func(*http.Request) (any, error) { return n.balancer.expected(), nil })
 	do("GET /kernel", func(r *http.Request) (any, error) { return n.balancer.kernel(r.Context()) })
 	do("GET /dump", func(*http.Request) (any, error) { return n.balancer.dump() })

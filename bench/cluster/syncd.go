@@ -8,19 +8,26 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"strconv"
+	"strings"
+	"sync/atomic"
 	"time"
 
 	"mapsync/syncd/capture"
 	"mapsync/syncd/daemon"
 )
 
+// clockAhead is the difference of syncd's wall clock to the machine's in nanoseconds.
+var clockAhead atomic.Int64
+
 // runSyncd runs the daemon with another source of events. It announces its capture's maps and waits
 // until the data plane reports there, as hooks would from the start.
 func runSyncd(s settings) error {
 	log := slog.New(slog.NewTextHandler(os.Stderr, nil)).With("node", s.Config.NodeName)
+	clockAhead.Store(int64(s.ClockAhead))
 	d, err := daemon.New(daemon.Options{
 		Config: s.Config, Version: "cluster", Logger: log,
-		Wall: func() time.Time { return time.Now().Add(s.ClockAhead) },
+		Wall: func() time.Time { return time.Now().Add(time.Duration(clockAhead.Load())) },
 		OpenCapture: func(o capture.Options) (*capture.Capture, error) {
 			if !s.Hooks {
 				o.Attach = capture.AttachNone
@@ -59,8 +66,14 @@ func announce(c *capture.Capture) error {
 		return fmt.Errorf("wait for the data plane: %w", err)
 	}
 	go func() {
-		_, _ = in.ReadString('\n') // returns when the node has exited; its syncd exits with it
-		os.Exit(1)
+		for { // lines are new values of clockAhead
+			line, err := in.ReadString('\n')
+			if err != nil {
+				os.Exit(1) // the node has exited; its syncd exits with it
+			}
+			ahead, _ := strconv.ParseInt(strings.TrimSpace(line), 10, 64) // 0 is a clock, too
+			clockAhead.Store(ahead)
+		}
 	}()
 	return nil
 }

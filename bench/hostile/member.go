@@ -37,6 +37,10 @@ type Options struct {
 	OnSubscribe func(context.Context, *OutboundMap) error
 	// OnRequest is called for requests other than subscriptions and clock probes. May be nil.
 	OnRequest func(*OutboundMap, *mapsyncv1.SubscribeRequest)
+	// OwnerRequests announces that the member answers owner requests, so that nodes can use it as a relay.
+	OwnerRequests bool
+	// Unanswered leaves all map subscriptions without an answer: nodes receive nothing from the live member.
+	Unanswered bool
 }
 
 // Member is a running member. Close ends it.
@@ -135,7 +139,7 @@ func (m *Member) Subscribe(stream mapsyncv1.ReplicationService_SubscribeServer) 
 	}
 	v := &outboundStream{stream: stream}
 	err = v.Send(&mapsyncv1.SubscribeResponse{Message: &mapsyncv1.SubscribeResponse_Welcome{
-		Welcome: &mapsyncv1.Welcome{ProtocolVersion: 1, Self: m.Self},
+		Welcome: &mapsyncv1.Welcome{ProtocolVersion: 1, Self: m.Self, OwnerRequests: m.opts.OwnerRequests},
 	}})
 	if err != nil {
 		return err
@@ -157,7 +161,10 @@ func (m *Member) Subscribe(stream mapsyncv1.ReplicationService_SubscribeServer) 
 			s := r.GetSubscribe()
 			o := &OutboundMap{Index: s.GetMap(), Map: s.GetName(), To: first.GetHello().GetSelf().GetNode(), m: m, outboundStream: v}
 			maps[o.Index] = o
-			if err = o.accept(s.GetSchema()); err == nil {
+			if !m.opts.Unanswered {
+				err = o.accept(s.GetSchema())
+			}
+			if err == nil {
 				m.subscriptions.Add(1)
 				running.Go(func() { o.run(ctx) })
 			}

@@ -91,7 +91,7 @@ func bufferSetting(buffer capture.Buffer, pages int) (func(*config.Config), erro
 var defaultPower = bits.TrailingZeros(capture.DefaultRingBytes >> 12)
 
 // measureBuffers measures each buffer at each size, for the duration o.buffers a run, and longer until the events have filled
-// the buffer o.fills times. With o.quick it measures few sizes, up to the default.
+// the buffer o.fills times. With o.quick it measures few sizes, up to the default, and the cost of an event at a low rate.
 func measureBuffers(ctx context.Context, o options) (*Buffers, error) {
 	b := new(Buffers)
 	pages, threads := bufferPages, bufferThreads
@@ -109,7 +109,11 @@ func measureBuffers(ctx context.Context, o options) (*Buffers, error) {
 		}
 	}
 	var err error
-	if b.Costs, err = measureBufferCosts(ctx, 10*o.buffers); err != nil {
+	rate := pacedRate
+	if o.quick {
+		rate /= 100 // on any machine: none may lose an event here
+	}
+	if b.Costs, err = measureBufferCosts(ctx, rate, 10*o.buffers); err != nil {
 		return nil, err
 	}
 	for _, buffer := range bothBuffers {
@@ -278,16 +282,16 @@ func writeFrom(i *injector.Injector, number int, rate float64, limit time.Durati
 	return made, cpuTime(unix.RUSAGE_THREAD) - used, nil
 }
 
-// measureBufferCosts measures the cost of an event of each buffer, and its latency.
-func measureBufferCosts(ctx context.Context, limit time.Duration) (costs []BufferCost, err error) {
+// measureBufferCosts measures the cost of an event of each buffer at this rate, and its latency.
+func measureBufferCosts(ctx context.Context, rate int, limit time.Duration) (costs []BufferCost, err error) {
 	for _, buffer := range bothBuffers {
 		tool.Progress("buffers: cost and latency of an event of %s", buffer)
 		c := BufferCost{Buffer: string(buffer)}
-		c.Nanoseconds, err = retryIfFull(func() (float64, error) { return bufferCost(ctx, buffer) })
+		c.Nanoseconds, err = retryIfFull(func() (float64, error) { return bufferCost(ctx, buffer, rate) })
 		if err != nil {
 			return nil, fmt.Errorf("measure an event of %s: %w", buffer, err)
 		}
-		c.Latency, err = retryIfFull(func() (Latency, error) { return bufferLatency(ctx, buffer, limit) })
+		c.Latency, err = retryIfFull(func() (Latency, error) { return bufferLatency(ctx, buffer, rate, limit) })
 		if err != nil {
 			return nil, fmt.Errorf("measure the latency of %s: %w", buffer, err)
 		}
@@ -329,7 +333,7 @@ func checkNotFull(ctx context.Context, s *syncd) error {
 const costPages = 1 << 12
 
 // bufferCost returns the processor time of an event: that of writes with events, less that of writes without.
-func bufferCost(ctx context.Context, buffer capture.Buffer) (ns float64, err error) {
+func bufferCost(ctx context.Context, buffer capture.Buffer, rate int) (ns float64, err error) {
 	f, err := openInjectorLoad(ctx, buffer, costPages)
 	if err != nil {
 		return 0, err
@@ -344,7 +348,7 @@ func bufferCost(ctx context.Context, buffer capture.Buffer) (ns float64, err err
 	load(silent, injectedEntries, 0)
 	trial := func(i *injector.Injector) func() (Sample, error) {
 		return func() (Sample, error) {
-			events, cpu, err := write(i, 1, pacedRate, costTime, 0)
+			events, cpu, err := write(i, 1, rate, costTime, 0)
 			return Sample{Nanoseconds: float64(cpu) / float64(max(1, events))}, err
 		}
 	}
@@ -362,7 +366,7 @@ const (
 )
 
 // bufferLatency returns the latency of changes that hooks report through the buffer, at its default size.
-func bufferLatency(ctx context.Context, buffer capture.Buffer, limit time.Duration) (_ Latency, err error) {
+func bufferLatency(ctx context.Context, buffer capture.Buffer, rate int, limit time.Duration) (_ Latency, err error) {
 	setting, err := bufferSetting(buffer, capture.DefaultRingBytes/os.Getpagesize())
 	if err != nil {
 		return Latency{}, err
@@ -372,7 +376,7 @@ func bufferLatency(ctx context.Context, buffer capture.Buffer, limit time.Durati
 		return Latency{}, err
 	}
 	defer func() { err = errors.Join(err, p.close()) }()
-	kind := latencyKind{"changes that hooks report", 20, eventPollEvery, openEventsBy(injector.Options{Perf: buffer == capture.BufferPerf}, eventRate)}
+	kind := latencyKind{"changes that hooks report", 20, eventPollEvery, openEventsBy(injector.Options{Perf: buffer == capture.BufferPerf}, rate)}
 	l, err := p.latency(ctx, kind, limit)
 	return l, errors.Join(err, checkNotFull(ctx, p.a))
 }

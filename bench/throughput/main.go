@@ -52,7 +52,7 @@ func main() {
 	flag.DurationVar(&o.buffers, "buffers", 500*time.Millisecond, "time for each size of a buffer and number of threads, at least")
 	flag.IntVar(&o.fills, "fills", 4, "number of times that the events of a run fill the buffer, at least; fewer than 4 are too few for the report")
 	flag.BoolVar(&o.tls, "tls", false, "use mutual TLS between the nodes of the part end-to-end")
-	flag.BoolVar(&o.quick, "quick", false, "measure few sizes of buffers")
+	flag.BoolVar(&o.quick, "quick", false, "measure few sizes of buffers, and the cost of an event at a low rate")
 	flag.StringVar(&o.only, "only", "", "measure these `parts` and nothing else; the last two only on request: "+strings.Join(partNames(), ","))
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, unix.SIGTERM)

@@ -151,7 +151,7 @@ func TestShellReportsDifferences(t *testing.T) {
 
 // contextUntil returns a context that ends when a command has created the file, or after poll.Limit.
 func contextUntil(t *testing.T, path string) context.Context {
-	ctx, cancel := context.WithTimeout(t.Context(), poll.Limit)
+	ctx, cancel := context.WithTimeout(t.Context(), poll.Lengthened(poll.Limit))
 	t.Cleanup(cancel)
 	go func() {
 		for ; ctx.Err() == nil; time.Sleep(10 * time.Millisecond) { // poll cannot wait beside the test

@@ -30,7 +30,7 @@ var busy = busyMachine
 func busyMachine() float64 {
 	least := 1.0
 	if kernel := os.Getenv("MAPSYNC_KERNEL"); kernel != "" && kernel != "native" {
-		least = 3
+		least = 6
 	}
 	var load, five, fifteen, running float64
 	if text, err := os.ReadFile("/proc/loadavg"); err == nil {
@@ -45,6 +45,12 @@ const (
 	minPause = 2 * time.Millisecond
 	maxPause = 10 * time.Millisecond
 )
+
+// Lengthened returns a limit, multiplied by the number of tasks that want to run for each CPU at present. It is for tests
+// that cannot wait by Within.
+func Lengthened(limit time.Duration) time.Duration {
+	return time.Duration(float64(limit) * min(busy(), maxBusy))
+}
 
 // Eventually returns when ok returns true. It fails the test if ok returns false for Limit. The
 // failure message contains what, which states the condition, and the results of explain.
@@ -64,7 +70,7 @@ func Within(t testing.TB, limit time.Duration, what string, ok func() bool, expl
 			return
 		}
 		if checked >= limit {
-			limit = max(limit, time.Duration(float64(least)*min(busy(), maxBusy)))
+			limit = max(limit, Lengthened(least))
 		}
 		if checked >= limit {
 			t.Fatalf("%s: not within %v%s", what, limit, explanation(explain))

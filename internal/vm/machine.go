@@ -121,6 +121,10 @@ func arguments(cfg *Config) []string {
 		accel = "tcg,thread=single"
 		list = append(list, "-icount", "shift=0,sleep=off")
 	}
+	if cfg.Monitor != "" {
+		list = append(list, "-qmp", "unix:"+cfg.Monitor+",server=on,wait=off")
+	}
+	list = append(list, cfg.Link.arguments()...)
 	return append(list,
 		"-accel", accel, "-cpu", cpu, "-smp", fmt.Sprintf("%d,maxcpus=%d", cfg.CPUs, max(cfg.CPUs, cfg.PossibleCPUs)), "-m", cfg.Memory,
 		"-nodefaults", "-no-user-config", "-display", "none", "-no-reboot", "-nic", "none",
@@ -131,6 +135,21 @@ func arguments(cfg *Config) []string {
 		// Warnings and more severe messages go to the console. nowatchdog: a host short of CPU time
 		// would look like a lockup.
 		"-append", strings.TrimSpace("console="+p.console+" quiet loglevel=5 panic=-1 oops=panic nowatchdog "+cfg.Kernel.Parameter))
+}
+
+// arguments returns the arguments of the emulator for a link.
+func (l Link) arguments() []string {
+	if l.Socket == "" {
+		return nil
+	}
+	server, number := "off", 2
+	if l.Listen {
+		server, number = "on", 1
+	}
+	return []string{
+		"-netdev", fmt.Sprintf("stream,id=link,server=%s,addr.type=unix,addr.path=%s", server, l.Socket),
+		"-device", fmt.Sprintf("virtio-net-pci,netdev=link,romfile=,mac=52:54:00:00:00:%02x", number),
+	}
 }
 
 func socketPair() (ours, theirs *os.File, err error) {

@@ -85,6 +85,10 @@ type Config struct {
 	// Icount makes the guest's clock count instructions: one takes a nanosecond. Pauses of the emulator then take no time
 	// in the guest, but neither do misses of a cache. The machine has one CPU then, and the accelerator is "tcg".
 	Icount bool
+	// Monitor is the path of a socket that the emulator makes for its monitor: see Pause. Empty: none.
+	Monitor string
+	// Link is an Ethernet link to another machine. Its guest interface is the first one besides loopback.
+	Link Link
 	// Timeout bounds the whole run, including the boot; 0 means no limit. The program first receives
 	// SIGQUIT, so that a Go program prints its stacks.
 	Timeout time.Duration
@@ -99,8 +103,16 @@ type Config struct {
 	// Log receives events, routine ones at debug level.
 	Log *slog.Logger
 	// StallTimeout is the time without a frame after which the machine counts as stalled. The default
-	// is 2 min. The machine sends a frame each [guest.AliveInterval].
+	// is 2 min, or 10 min with a monitor. The machine sends a frame each [guest.AliveInterval].
 	StallTimeout time.Duration
+}
+
+// Link is one end of a link between two machines. Start the machine that listens first. Without Socket, there is no link.
+type Link struct {
+	// Socket is the path of the socket between the two emulators.
+	Socket string
+	// Listen is true for the machine that makes the socket.
+	Listen bool
 }
 
 const (
@@ -110,7 +122,9 @@ const (
 	// executing a breakpoint that the kernel removed while it patched a function's entry. The
 	// processor then handles the exception repeatedly, with interrupts off, without end.
 	defaultStallTimeout = 2 * time.Minute
-	defaultPath         = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+	// pausedStallTimeout is the default for a machine that Pause may pause.
+	pausedStallTimeout = 10 * time.Minute
+	defaultPath        = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 )
 
 // Result describes how the program ended.
@@ -175,6 +189,9 @@ func (cfg *Config) fill() error {
 	}
 	if cfg.StallTimeout == 0 {
 		cfg.StallTimeout = defaultStallTimeout
+		if cfg.Monitor != "" {
+			cfg.StallTimeout = pausedStallTimeout
+		}
 	}
 	args := append([]string(nil), cfg.Args...)
 	if args[0], err = filepath.Abs(args[0]); err != nil {

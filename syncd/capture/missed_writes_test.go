@@ -239,14 +239,14 @@ func (b *missedWritesFixture) measure(t *testing.T, work *workload, shares map[s
 }
 
 // awaitLoad waits until packets have made enough writes since written, and the workload has made its
-// calls. After 3 s, leastWrites are enough. It returns after poll.Limit in any case.
+// calls. After 3 s, leastWrites are enough. It returns after the limit of poll in any case.
 func (b *missedWritesFixture) awaitLoad(written, calls uint64) {
 	enough := uint64(4000)
 	if testing.Short() {
 		enough = 1000
 	}
 	// The limit is not a failure, so this is not poll.Within.
-	for began := time.Now(); time.Since(began) < poll.Limit; time.Sleep(20 * time.Millisecond) {
+	for began := time.Now(); time.Since(began) < poll.Lengthened(poll.Limit); time.Sleep(20 * time.Millisecond) {
 		if time.Since(began) >= 3*time.Second {
 			enough = leastWrites
 		}

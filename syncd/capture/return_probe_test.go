@@ -242,7 +242,7 @@ func TestLockOfStoppedProcess(t *testing.T) {
 	select {
 	case h := <-opened:
 		testEventsArriveDuringStats(t, h)
-	case <-time.After(6 * poll.Limit):
+	case <-time.After(poll.Lengthened(6 * poll.Limit)):
 		t.Errorf("hooks while another process holds the lock: not open within %v", 6*poll.Limit)
 		_ = unix.Flock(int(f.Fd()), unix.LOCK_UN)
 		<-opened

@@ -246,7 +246,7 @@ func (j *contextChecker) runAllWriters(t *testing.T, h *hookedCapture, m, full *
 	if j.timers {
 		w.start(t, taggedProgram(t, m, timerWriter, 16).RunByTimer)
 	}
-	for began := time.Now(); time.Since(began) < 3*time.Second || !j.complete() && time.Since(began) < poll.Limit; {
+	for began := time.Now(); time.Since(began) < 3*time.Second || !j.complete() && time.Since(began) < poll.Lengthened(poll.Limit); {
 		control.do(t, "tagged", 0, 16, 0)
 		control.do(t, "tagged-batch", 0, 1, 0)
 		control.do(t, "process", 0, 1, 0) // runs the program of the tracepoint

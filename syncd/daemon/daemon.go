@@ -341,6 +341,9 @@ func (d *Daemon) Run(ctx context.Context) error {
 	if errors.Is(err, context.Canceled) {
 		err = nil
 	}
+	if err == nil {
+		d.saveStops()
+	}
 	d.log.Info("syncd has stopped")
 	return errors.Join(err, d.Close())
 }

@@ -59,6 +59,27 @@ func TestRestartReplicatesDeletesMadeWhileStopped(t *testing.T) {
 	}
 }
 
+// TestDeletesMadeWhileStoppedWithPeerThatDoesNotFit: the map of a third node does not fit, so it never sends its records. The
+// deletes do not wait for that.
+func TestDeletesMadeWhileStoppedWithPeerThatDoesNotFit(t *testing.T) {
+	n1, _, m1, m2 := syncedPair(t)
+	n1.stop()
+	for i := range uint64(100) { // entries 400 to 499
+		key, _ := pair(400+i, 0)
+		if err := m1.Delete(key); err != nil {
+			t.Fatal(err)
+		}
+	}
+	other := filepath.Join(pinDir(t), "other")
+	pinned(t, other, 8, 24, 1000)
+	n3 := newNode(t, 3, "ct="+other)
+	n3.start()
+	n1.config.SyncTimeout = 2 * poll.Limit
+	n1.start()
+	poll.Eventually(t, "the third node refuses the map", func() bool { return len(n1.status().Peers) == 2 })
+	poll.Eventually(t, "the deletes made while syncd was stopped reach the peer", func() bool { return holds(t, m2, 400, 7) })
+}
+
 // A change in place of a new entry, which no hook detects, reaches the peer if it is made soon
 // after the entry was created. The last changes of a TCP handshake are of this kind.
 func TestInPlaceChangesOfNewEntriesReplicate(t *testing.T) {

@@ -298,13 +298,13 @@ func (l *lister) entry(tx *table.Tx, rec *table.Record, t *schema.Times) Entry {
 	return e
 }
 
-// changedAt returns the time of a version. It is zero for AdoptedVersion: the entry was found in
-// a kernel map, and its time is unknown.
+// changedAt returns the time of a version. It is zero for an entry that was found in a kernel map: its time is unknown.
 func changedAt(v table.Version) time.Time {
-	if v == table.AdoptedVersion {
+	original := table.OriginalVersion(v)
+	if original == 0 {
 		return time.Time{}
 	}
-	return time.Unix(0, int64(v))
+	return time.Unix(0, int64(original))
 }
 
 func quoted(s string) json.RawMessage {

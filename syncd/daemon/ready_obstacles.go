@@ -52,7 +52,7 @@ func (d *Daemon) waitingFor(name string) string {
 	return d.waitingUntil(d.replicator.InitialSyncDone, name)
 }
 
-// waitingUntil is waitingFor by the replicator's InitialSyncDone or AllReceived.
+// waitingUntil is waitingFor by the replicator's InitialSyncDone, FittingReceived or AllReceived.
 func (d *Daemon) waitingUntil(all func() (bool, []string), name string) string {
 	if why := d.membershipReason(); why != "" {
 		return why

@@ -82,6 +82,9 @@ type replica struct {
 	firstRead      chan struct{} // closed when the map was read, or does not exist
 	closeFirstRead func()        // closes firstRead, once
 
+	// absentSince is since when absent entries wait for the records of peers, zero: none does. watchMaps uses it.
+	absentSince time.Time
+
 	// endScanned is when the scan at the end of a handover was complete, zero before. watchMaps uses it.
 	endScanned time.Time
 
@@ -92,6 +95,8 @@ type replica struct {
 	offeredElements int
 	wasOffered      bool        // a table was offered: a key that it lacks does not exist
 	loaded          mapIdentity // the last kernel map that was read completely
+	stop            *stopFile   // what an earlier incarnation has saved at its stop; nil: not read yet
+	attachedAtEnd   bool        // the kernel map of loaded was attached when ctx ended
 }
 
 func newReplica(d *Daemon, order int, setting string) (*replica, error) {
@@ -136,8 +141,9 @@ func (m *replica) run(ctx context.Context) error {
 		began := time.Now()
 		err := m.follow(ctx, watcher)
 		m.saveIdentityWhenApplied() // the next check of watchMaps may be too late
-		m.detach(MapWaiting)
+		attached := m.detach(MapWaiting)
 		if ctx.Err() != nil {
+			m.attachedAtEnd = attached
 			break
 		}
 		m.refuse(err)

@@ -191,6 +191,7 @@ func (m *replica) replicate(t *table.Table, s *schema.Schema, info kmap.Info) er
 			return err
 		}
 		m.offered, m.offeredSchema, m.wasOffered = t, s, true
+		m.stop = nil // the table has it
 		m.offeredElements = elements(&info)
 	}
 	m.setState(MapSyncing)

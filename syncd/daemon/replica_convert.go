@@ -109,9 +109,11 @@ func (m *replica) tableFor(opened *kmap.Map, s *schema.Schema) (*table.Table, er
 	o.Timers = m.timers(opened, s)
 	switch {
 	case !m.wasOffered:
+		o.Stop = m.lastStop(&info, o.Stable)
 		t, err := table.New(o)
 		if err == nil {
 			m.restoreHandover(t)
+			t.Update(func(tx *table.Tx) { tx.DelayAbsent() })
 		}
 		return t, err
 	case !schema.Identical(old, s):
@@ -146,6 +148,7 @@ func (m *replica) tableOptions(info *kmap.Info, s *schema.Schema) table.Options 
 		Self: m.daemon.self, KeySize: info.KeySize, ValueSize: info.ValueSize,
 		SameMap:         m.daemon.state.sameMap(m.name, identityOf(info)),
 		Unheld:          m.daemon.state.unheldKeys(m.name),
+		AdoptVersion:    table.RestoredVersions,
 		TombstoneTTL:    m.daemon.config.TombstoneTTL,
 		MaxSkew:         m.daemon.config.MaxClockAhead / 2, // so that peers accept this node's records
 		WallOffset:      m.daemon.clock.offset.Load(),
@@ -166,6 +169,7 @@ func (m *replica) tableOptions(info *kmap.Info, s *schema.Schema) table.Options 
 		Refresh:         m.daemon.config.RefreshInterval,
 		Significant:     s.Significant(),
 		Carried:         s.Carried(),
+		Stable:          s.Stable(),
 		DigestKey:       m.daemon.digestKey(m.name),
 		ComparedKey:     s.ComparedKey(),
 		Compared:        s.Compared(),

@@ -1,6 +1,10 @@
 package daemon
 
-import "mapsync/syncd/table"
+import (
+	"time"
+
+	"mapsync/syncd/table"
+)
 
 // adoptChunk is the number of records that are adopted while the table's lock is held once.
 // Other users of the table therefore do not wait long.
@@ -23,6 +27,7 @@ func (m *replica) adopt() {
 	case MapSyncing:
 	case MapReplicating:
 		m.saveIdentityWhenApplied()
+		m.decideAbsent(t)
 		return
 	default:
 		return
@@ -49,6 +54,24 @@ func (m *replica) adopt() {
 		return
 	}
 	m.log.Info("map is replicating", "adopted", unversioned, "live", t.Stats().Live)
+}
+
+// decideAbsent decides about the entries of earlier incarnations that the kernel map lacks, once every live peer whose map fits
+// has sent all its records. Peers that were restarted at the same time send theirs after the initial sync. decideAbsent waits for at
+// most twice sync-timeout.
+func (m *replica) decideAbsent(t *table.Table) {
+	var wait bool
+	t.View(func(tx *table.Tx) { wait = tx.AbsentWait() })
+	switch {
+	case !wait:
+		m.absentSince = time.Time{}
+		return
+	case m.absentSince.IsZero():
+		m.absentSince = time.Now()
+	}
+	if m.daemon.waitingUntil(m.daemon.replicator.FittingReceived, m.name) == "" || time.Since(m.absentSince) > 2*m.daemon.config.SyncTimeout {
+		t.Update(func(tx *table.Tx) { tx.DecideAbsent() })
+	}
 }
 
 // saveIdentityWhenApplied saves the identity of the kernel map for the next incarnation when the

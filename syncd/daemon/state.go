@@ -26,7 +26,10 @@ import (
 // counts the error and writes the file again later. Only a restart needs the file.
 type state struct {
 	path string
+	node string
 	log  *slog.Logger
+	// former is the incarnation of the last start before this one, 0: unknown.
+	former uint64
 
 	changed chan struct{} // wakes run
 
@@ -101,7 +104,7 @@ const stateRetry = 30 * time.Second
 // openState reads the state that an earlier incarnation saved in dir. If the file does not exist, or
 // cannot be read, the daemon starts like a new node.
 func openState(dir, node string, log *slog.Logger) *state {
-	s := &state{path: filepath.Join(dir, node+".state.json"), log: log, changed: make(chan struct{}, 1)}
+	s := &state{path: filepath.Join(dir, node+".state.json"), node: node, log: log, changed: make(chan struct{}, 1)}
 	if err := s.read(); err != nil {
 		s.readFailures++
 		s.file = stateFile{}
@@ -119,6 +122,7 @@ func openState(dir, node string, log *slog.Logger) *state {
 		s.file.BootID, s.file.Maps, s.file.Unheld = this, make(map[string]mapIdentity), nil
 		s.file.Drain, s.file.Handovers = nil, nil
 	}
+	s.former = s.file.Incarnation
 	return s
 }
 

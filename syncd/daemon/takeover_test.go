@@ -122,7 +122,8 @@ func (n *node) drain() {
 }
 
 // TestTakenOverTimersExpireAfterRestart: the owner of sessions leaves while the other node restarts. The other node finds
-// them in its map, without a timer. They expire, unless it goes on to use them. Its own sessions have timers, and stay.
+// them in its map, without a timer, and their owner in the stop file. They expire once that owner counts as gone, a minute
+// after the start, unless the node goes on to use them. Its own sessions have timers, and stay.
 func TestTakenOverTimersExpireAfterRestart(t *testing.T) {
 	const all, used, own = 60, 20, 10
 	dir := pinDir(t)
@@ -152,7 +153,7 @@ func TestTakenOverTimersExpireAfterRestart(t *testing.T) {
 	}
 	n2.start()
 	state := byte(2)
-	poll.Within(t, time.Minute, "the sessions without use expire, the others are in use", func() bool {
+	poll.Within(t, 3*time.Minute, "the sessions without use expire, the others are in use", func() bool {
 		putSessions(t, m2, 0, used, state)
 		state ^= 1 // 2 and 3
 		return sessions(m2, used, all) == 0

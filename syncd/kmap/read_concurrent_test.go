@@ -4,7 +4,6 @@ import (
 	"errors"
 	"os"
 	"testing"
-	"time"
 
 	"github.com/cilium/ebpf"
 
@@ -16,11 +15,14 @@ func within(t *testing.T, what string, do func()) {
 	t.Helper()
 	done := make(chan struct{})
 	go func() { defer close(done); do() }()
-	select {
-	case <-done:
-	case <-time.After(poll.Limit):
-		t.Fatalf("%s: got no return within %s, want one", what, poll.Limit)
-	}
+	poll.Eventually(t, what+" returns", func() bool {
+		select {
+		case <-done:
+			return true
+		default:
+			return false
+		}
+	})
 }
 
 // TestReadsDoNotWaitForAReader: while the receiver of one read blocks, other reads return all entries, the first one

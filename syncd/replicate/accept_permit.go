@@ -8,9 +8,8 @@ import "slices"
 type permit struct {
 	// peer is the name of the peer.
 	peer string
-	// all also permits orphaned records, and those of live nodes that have sent this node nothing of the map
-	// (see localMap.firstHand), while the table holds unadopted entries. It ends with the full sync that
-	// this node requested because of them.
+	// all also permits orphaned records while the table holds unadopted entries. It ends with the full sync that this
+	// node requested because of them.
 	all bool
 	// orphaned permits the records of nodes that have left.
 	orphaned bool

@@ -30,6 +30,9 @@ const (
 	// passedOver: another live node owns the record, which is part of the answer to a resend request. That
 	// node sends it. The record proves that the peer has the key, and changes nothing. It does not count as rejected.
 	passedOver
+	// named: another live node owns the record, which is part of a full sync for unadopted entries. Every peer sends such
+	// records. The record shows whose entry this is. It does not count as rejected.
+	named
 )
 
 var rejectionNames = [rejections]string{"", "unrequested", "write_from", "incarnation", "limit", "unverified_owner"}
@@ -42,12 +45,11 @@ var rejectionNames = [rejections]string{"", "unrequested", "write_from", "incarn
 //   - orphaned records, if this node requested them from the peer (see permit), or in an answer: the
 //     records that the peer sends again at the request of this node, or because of unadopted entries;
 //   - records of other live nodes, if this node requested them from the peer because it receives nothing
-//     from their owner;
-//   - records of other live nodes that have sent nothing of the map yet, if this node has unadopted entries.
-//     They are second-hand: see table.RemoteOptions.
+//     from their owner.
 //
-// A member can always cause an answer, by digests that differ. An answer therefore permits no record of
-// another live node: that node has a stream and a comparison of its own.
+// A member can always cause an answer, by digests that differ, and each member is asked for all records at a start. An
+// answer therefore permits no record of another live node: that node has a stream and a comparison of its own. While this
+// node has unadopted entries, such a record shows whose entry it is: see noteOwner.
 //
 // In all cases the owner must be allowed to write the map.
 //
@@ -58,19 +60,18 @@ func (in *inboundMap) authorise(owners []wire.Owner) {
 	// handleBatch refuses resent batches that this node did not request.
 	resent := in.resend != nil && b.Resent
 	all := in.permit != nil && in.permit.all && in.tx.Unadopted()
-	in.decisions, in.secondHand = in.decisions[:0], in.secondHand[:0]
+	in.decisions = in.decisions[:0]
 	for i := range owners {
 		d := in.decide(v, &owners[i], resent || all)
-		secondHand := d == rejectUnrequested && all && !in.m.isFirstHand(string(owners[i].Node))
 		switch {
-		case secondHand:
-			d = accepted
+		case d == rejectUnrequested && all && !resent && !v.orphaned(string(owners[i].Node)):
+			d = named
 		case d == rejectUnrequested && resent && in.listing():
 			d = accepted // it is only compared
 		case d == rejectUnrequested && resent:
 			d = passedOver
 		}
-		in.decisions, in.secondHand = append(in.decisions, d), append(in.secondHand, secondHand)
+		in.decisions = append(in.decisions, d)
 	}
 }
 
@@ -92,6 +93,13 @@ func (in *inboundMap) decide(v *view, w *wire.Owner, answer bool) rejection {
 	return rejectUnrequested
 }
 
+// mayBecomeValid reports whether an owner with rejectIncarnation is accepted once the clock of this node is right. The
+// incarnations of this node and of the peer do not change while the stream is up.
+func (in *inboundMap) mayBecomeValid(w *wire.Owner) bool {
+	node := string(w.Node)
+	return w.Number > in.stream.r.latestIncarnation() && node != in.stream.peer.Node && node != in.stream.r.opt.Self.Node
+}
+
 // noteRejected counts and logs the rejected records of a batch. The caller holds inboundStream.mu.
 // Rejections do not end the stream: a peer whose membership is older sends such records without a
 // fault of its own.
@@ -105,7 +113,7 @@ func (in *inboundMap) noteRejected(res *mergeResult) {
 		}
 	}
 	// The next owner request asks for these records again if their owner has left by then.
-	if res.rejected[rejectUnrequested] > 0 {
+	if res.rejected[rejectUnrequested]+res.named > 0 {
 		in.owners.rejectedUnrequested = true
 	}
 	if res.rejected[rejectLimit] > 0 && !in.limitLogged {

@@ -273,7 +273,8 @@ func TestReplaceRuleOfResentRecords(t *testing.T) {
 }
 
 // TestEntryWithUnknownInterface checks that entries with an unknown interface are set aside and
-// retried, and that their deletes are not.
+// retried. A delete of such an entry is not an exception, and the peer keeps its tombstone until a full sync
+// sends it again.
 func TestEntryWithUnknownInterface(t *testing.T) {
 	s := schematest.InterfaceKey()
 	r, err := New(Options{Self: table.Owner{Node: "b", Incarnation: 2}, Dial: noDial})
@@ -309,8 +310,12 @@ func TestEntryWithUnknownInterface(t *testing.T) {
 		t.Errorf("entries with an unknown interface: got %d live, %d without an interface, %d refused, next full sync at %s, "+
 			"want 1, 2, 2, a time, and 2 exceptions", tb.Stats().Live, st.DeltasWithoutInterface, st.DeltasRefused, in.repeatFullSyncAt)
 	}
+	in.repeatFullSyncAt = time.Time{}
 	send(10, 20, mapsyncv1.Operation_OPERATION_DELETE, 2, 3)
 	if st := r.Stats(); in.exceptions.count() != 0 || st.DeltasWithoutInterface != 2 {
 		t.Errorf("exceptions after the deletes: got %d, want 0", in.exceptions.count())
+	}
+	if !in.unheld.Load() || in.repeatFullSyncAt.IsZero() {
+		t.Errorf("deletes with an unknown interface: got unheld %t, next full sync at %s, want true and a time", in.unheld.Load(), in.repeatFullSyncAt)
 	}
 }

@@ -67,7 +67,7 @@ func (s *inboundStream) appendAcks(out []*mapsyncv1.SubscribeRequest) []*mapsync
 		}
 		in.ackedPosition = position
 		out = append(out, &mapsyncv1.SubscribeRequest{Message: &mapsyncv1.SubscribeRequest_Ack{
-			Ack: &mapsyncv1.Ack{Map: index, Position: position, Unheld: in.filteredOwn.Load()},
+			Ack: &mapsyncv1.Ack{Map: index, Position: position, Unheld: in.unheld.Load()},
 		}})
 	}
 	return out
@@ -94,6 +94,25 @@ func (s *outboundStream) handleAck(a *mapsyncv1.Ack) error {
 		out.ackedPosition.Store(a.GetPosition())
 	}
 	return nil
+}
+
+// noteAcknowledged stores the position of acknowledgedBy for the maps of which a full sync or a resend is about to be
+// requested. Only the requesting goroutine calls it.
+func (s *inboundStream) noteAcknowledged() {
+	var due []*inboundMap
+	s.mu.Lock()
+	for _, in := range s.maps {
+		if in.index == 0 || in.comparison.resendBuckets != nil || !in.repeatFullSyncAt.IsZero() {
+			due = append(due, in)
+		}
+	}
+	s.mu.Unlock()
+	for _, in := range due {
+		position := s.r.acknowledgedBy(s.peer, in.m)
+		s.mu.Lock()
+		in.acknowledged = position
+		s.mu.Unlock()
+	}
 }
 
 // acknowledgedBy returns the position of a map up to which a peer has merged the records of its earlier

@@ -3,6 +3,7 @@ package replicate
 import (
 	"errors"
 	"testing"
+	"time"
 
 	mapsyncv1 "mapsync/proto/mapsync/v1"
 	"mapsync/syncd/table"
@@ -60,6 +61,16 @@ func TestAcknowledgedPositionNeverDecreases(t *testing.T) {
 			t.Errorf("acknowledged position: got %d after acknowledgement of %d, want %d", got, step.ack, step.want)
 		}
 	}
+	// The position of a peer that has not merged all deletes does not count for tombstones.
+	out.serving.Store(true)
+	for unheld, want := range map[bool]uint64{true: 0, false: 20} {
+		if err := s.handleAck(&mapsyncv1.Ack{Map: 1, Position: 20, Unheld: unheld}); err != nil {
+			t.Fatalf("handle acknowledgement: got error %v, want nil", err)
+		}
+		if got, state := s.ackedPosition(r.localMaps()[testMap]); got != want || state != ackServed {
+			t.Errorf("acknowledged position, unheld %t: got %d, want %d", unheld, got, want)
+		}
+	}
 	if err := s.handleAck(&mapsyncv1.Ack{Map: 1, Position: 21}); !errors.Is(err, errProtocol) {
 		t.Errorf("acknowledge a position that was not sent: got %v, want a protocol error", err)
 	}
@@ -82,5 +93,37 @@ func TestAckQueue(t *testing.T) {
 	}
 	if q.n != 0 {
 		t.Errorf("points left in the queue: got %d, want 0", q.n)
+	}
+}
+
+// TestFilteredDeletesAreNotAcknowledged checks that a node reports that it has not merged a delete, until a full sync begins
+// again, and that the sender keeps its tombstones until then. A record that was not merged needs no tombstone.
+func TestFilteredDeletesAreNotAcknowledged(t *testing.T) {
+	for op, unheld := range map[mapsyncv1.Operation]bool{
+		mapsyncv1.Operation_OPERATION_DELETE: true,
+		mapsyncv1.Operation_OPERATION_UPDATE: false,
+	} {
+		x := newInboundFixture(t)
+		m := stockBatch(x.in.index, 0, 10, 1)
+		d := m.GetBatch().Deltas[0]
+		d.Version, d.Operation = uint64(time.Now().Add(2*x.r.opt.MaxClockAhead).UnixNano()), op
+		if op == mapsyncv1.Operation_OPERATION_DELETE {
+			d.Value = nil
+		}
+		if err := x.stream.handle(mustMarshal(t, m)); err != nil {
+			t.Fatalf("handle a message: got error %v, want nil", err)
+		}
+		x.writeAll()
+		acks := x.stream.appendAcks(nil)
+		if len(acks) != 1 || acks[0].GetAck().GetUnheld() != unheld {
+			t.Errorf("%v too far ahead: got acknowledgements %v, want one with unheld %t", op, acks, unheld)
+		}
+		if x.in.repeatFullSyncAt.IsZero() {
+			t.Errorf("%v too far ahead: got no full sync that brings it again, want one", op)
+		}
+		x.in.beginFullSync(true, 0)
+		if x.in.unheld.Load() {
+			t.Errorf("%v too far ahead: got unheld after the begin of a full sync, want none", op)
+		}
 	}
 }

@@ -120,7 +120,7 @@ const (
 
 // ackedPosition returns the position of a map that the peer has acknowledged. For an observer,
 // which acknowledges nothing, it returns the position sent. The position is 0 for ackNone and
-// ackPending.
+// ackPending, and while the peer has not merged all deletes that it acknowledges.
 func (s *outboundStream) ackedPosition(m *localMap) (position uint64, state ackState) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -133,6 +133,8 @@ func (s *outboundStream) ackedPosition(m *localMap) (position uint64, state ackS
 			}
 		case out.observe:
 			return out.sentPosition.Load(), ackObserver
+		case out.unheld.Load():
+			return 0, ackServed
 		default:
 			return out.ackedPosition.Load(), ackServed
 		}

@@ -74,9 +74,15 @@ type inboundComparison struct {
 type inboundResend struct {
 	// buckets are the requested buckets. The set does not change.
 	buckets *table.BucketSet
+	// digestKey is the table.DigestID to which the buckets belong.
+	digestKey uint64
+	// keyChanged is set if the peer has sent a digest with another key. The receiving goroutine owns it.
+	keyChanged bool
 	// firstPosition is the head of this node's table plus 1 when the resend was requested. Records
 	// that the peer has sent since then are at or above it.
 	firstPosition uint64
+	// acknowledged is what acknowledgedBy returned before the resend was requested.
+	acknowledged uint64
 	// tableHead is the head of this node's table after the last sweep.
 	tableHead uint64
 	// repaired is the number of entries that differed and were repaired. The receiving goroutine owns it.
@@ -146,6 +152,9 @@ func (in *inboundMap) processDigest(m *mapsyncv1.Digest, now time.Time) error {
 	}
 	in.allReceived = true // the peer sends a digest only after a full sync that it has begun
 	c := &in.comparison
+	if c.resend != nil && d.Key != c.resend.digestKey {
+		c.resend.keyChanged = true
+	}
 	// Sums made with another key are not comparable.
 	if d.Key != in.m.table.DigestID() {
 		in.stream.r.count.impossible.Add(1)

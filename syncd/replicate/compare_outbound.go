@@ -20,6 +20,9 @@ type outboundComparison struct {
 	// resendRequest are the buckets of a resend request without an answer; nil: none. The receiving
 	// goroutine sets it, the sending goroutine clears it after the last record.
 	resendRequest atomic.Pointer[table.BucketSet]
+	// digestKey is the table.DigestID of the last digest; 0: none. resendKey is that at the time of resendRequest: the
+	// buckets of the request belong to this key.
+	digestKey, resendKey atomic.Uint64
 
 	// now is the time of the current step.
 	now time.Time
@@ -41,6 +44,8 @@ type outboundComparison struct {
 type outboundResend struct {
 	// buckets are the requested buckets. The set does not change.
 	buckets *table.BucketSet
+	// key is the table.DigestID to which the buckets belong.
+	key uint64
 	// cursor is the place of the pass in the table. close closes it.
 	cursor *table.Cursor
 	// enc encodes the batches; all are marked as resent.
@@ -154,6 +159,7 @@ func (out *outboundMap) makeDigest(tx *table.Tx) {
 	if sum == t.lastSum && !withBuckets {
 		interval *= idleDigestFactor
 	}
+	t.digestKey.Store(m.KeyFingerprint)
 	t.madeAt, t.due, t.position, t.lastSum, t.pendingDigest = t.now, t.now.Add(interval), m.Position, sum, m
 }
 
@@ -198,6 +204,9 @@ func (out *outboundMap) sendComparison() (more bool, err error) {
 		}
 		out.beginResend(t.resendRequest.Load())
 		return true, nil
+	case t.resend.key != out.m.table.DigestID():
+		t.close() // the next step begins again
+		return true, nil
 	}
 	resend := t.resend
 	if err := out.sendResend(); err != nil || !resend.atEnd {
@@ -210,10 +219,14 @@ func (out *outboundMap) sendComparison() (more bool, err error) {
 	}})
 }
 
-// beginResend starts a resend of the records in a set of buckets. The set must not change. The
-// table must not be locked.
+// beginResend starts a resend of the records in a set of buckets. The set must not change. If the digest key has changed
+// since the peer has selected the buckets, it starts a resend of all records. The table must not be locked.
 func (out *outboundMap) beginResend(in *table.BucketSet) {
-	r := &outboundResend{buckets: in, cursor: out.m.table.NewCursor(0)}
+	key := out.m.table.DigestID()
+	if asked := out.comparison.resendKey.Load(); asked != 0 && asked != key {
+		in = table.AllBuckets()
+	}
+	r := &outboundResend{buckets: in, key: key, cursor: out.m.table.NewCursor(0)}
 	r.enc = out.m.newEncoder(out.s.r.opt.Self, wire.EncoderOptions{Index: out.index, Resent: true, Expiries: out.expiries, Unsent: out.unsent, Observe: out.observe})
 	out.comparison.resend = r
 	out.s.r.count.resends.Add(1)
@@ -225,6 +238,9 @@ func (out *outboundMap) beginResend(in *table.BucketSet) {
 // finds it there.
 func (out *outboundMap) encodeResend(tx *table.Tx) {
 	r := out.comparison.resend
+	if r.key != out.m.table.DigestID() {
+		return
+	}
 	r.enc.Begin(tx, wire.MaxBatchDeltas, out.s.r.opt.Times())
 	// It is also set for a batch without deltas, whose buffer sendResend releases.
 	r.hasBatch = true
@@ -275,6 +291,9 @@ func (s *outboundStream) handleResendRequest(m *mapsyncv1.ResendRequest) error {
 		return err
 	}
 	set := wire.DecodeBucketSet(m.GetBuckets())
+	if out.comparison.resendRequest.Load() == nil {
+		out.comparison.resendKey.Store(out.comparison.digestKey.Load())
+	}
 	switch {
 	case set == nil:
 		return fmt.Errorf("request for buckets in %d bytes: %w", len(m.GetBuckets()), errProtocol)

@@ -214,7 +214,7 @@ func TestCompareSteadyLoad(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(1, 2))
 	const shortest = 3 * time.Second
 	// The pause is the rate of the changes.
-	for began := time.Now(); time.Since(began) < shortest || divergent() == 0 && time.Since(began) < poll.Limit; time.Sleep(time.Millisecond) {
+	for began := time.Now(); time.Since(began) < shortest || divergent() == 0 && time.Since(began) < poll.Lengthened(poll.Limit); time.Sleep(time.Millisecond) {
 		applyRandomChanges(nodes[rnd.IntN(3)].tb, rnd)
 		if ok, missing := nodes[rnd.IntN(3)].r.InSync(); !ok {
 			t.Fatalf("in sync under load: got missing %v, want none", missing)

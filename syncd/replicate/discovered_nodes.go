@@ -29,6 +29,9 @@ const (
 type discoveredNode struct {
 	// hint is what gossip has about the node. Its Node is empty if gossip does not have the node.
 	hint Peer
+	// early is what gossip has about a live node if its incarnation is too far in the future. It becomes hint once the
+	// clocks are right, or once the node is not live any more. Its Node is empty if there is none.
+	early Peer
 	// introduction is what a caller with a certificate for the name has sent about itself. Its Node
 	// is empty if there is none.
 	introduction Peer

@@ -30,8 +30,8 @@ type mapSource struct {
 	candidate        bool           // the peer may be the fallback sender
 	requestsComplete bool           // this node has received everything requested
 	fullSyncDone     bool           // this node has received everything at least once
-	accepted         bool           // the peer has accepted a subscription of the map
 	sources          []string       // nodes from which the peer receives the map, sorted
+	receives         bool           // sources has the node for which chooseRelays chooses
 	via              string         // peer that sends this peer's records, empty: none
 }
 
@@ -66,7 +66,7 @@ func (r *Replicator) assignMapRoles(v *view, m *localMap, now time.Time) {
 		first = all[at].peer
 	}
 	relays := chooseRelays(all)
-	settled, sources, firstHand := true, []string(nil), []string(nil)
+	settled, sources := true, []string(nil)
 	for i := range all {
 		p := &all[i]
 		wanted := &permit{
@@ -82,12 +82,7 @@ func (r *Replicator) assignMapRoles(v *view, m *localMap, now time.Time) {
 		if p.serving && p.fullSyncDone {
 			sources = append(sources, p.peer.Node)
 		}
-		if p.accepted {
-			firstHand = append(firstHand, p.peer.Node)
-		}
 	}
-	slices.Sort(firstHand)
-	m.firstHand.Store(&firstHand)
 	r.publishRoles(m, v, settled, sources)
 }
 
@@ -117,7 +112,6 @@ func (s *inboundStream) mapSource(m *localMap, now time.Time) mapSource {
 		p.mayServe = false
 	}
 	p.requestsComplete, p.fullSyncDone, p.sources, p.via = in.requestsComplete(), in.fullSyncDone, q.sources, q.via
-	p.accepted = in.generation != 0
 	// The peer serves the map but does not send what was requested.
 	if p.serving && !p.requestsComplete && now.Sub(q.lastProgress) > s.r.opt.stallTimeout && now.After(q.candidateAfter) {
 		q.candidateAfter = now.Add(stalledCandidatePause)

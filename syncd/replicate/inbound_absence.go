@@ -30,10 +30,10 @@ func (in *inboundMap) noteFiltered(w *wire.Delta, key []byte) {
 }
 
 // coverTakeover keeps the peer's record of a key that another live node has taken over, until that node sends its own
-// record. A delete shows that the peer's record is superseded, and an older record that the peer has lost its own.
+// record. A delete or an expiry shows that the peer's record is superseded, and an older record that the peer has lost its own.
 func (in *inboundMap) coverTakeover(w *wire.Delta, key []byte) {
 	in.noteOwner(w, key, true)
-	if w.Operation != mapsyncv1.Operation_OPERATION_DELETE && in.remoteOptions.Touch && !in.listing() {
+	if hasRecord(w) && in.remoteOptions.Touch && !in.listing() {
 		in.tx.Cover(key, in.stream.peer.Node, table.Version(w.Version))
 	}
 }
@@ -74,13 +74,21 @@ func (in *inboundMap) listing() bool { return in.resend != nil && in.resend.list
 // ownedByLive reports whether the records of an owner are not merged because the owner is another live node, which
 // sends them itself.
 func (in *inboundMap) ownedByLive(owner int) bool {
-	return in.decisions[owner] == rejectUnrequested || in.decisions[owner] == passedOver
+	d := in.decisions[owner]
+	return d == rejectUnrequested || d == passedOver || d == named
 }
 
 // noteOwner notes the owner of a filtered record. A tombstone counts, too, if its owner is a live node: that node
 // decides about the entry. Only the compared bits of the key count unless exact is set.
 func (in *inboundMap) noteOwner(w *wire.Delta, key []byte, exact bool) {
-	if int(w.Owner) >= len(in.ownerIDs) || !hasRecord(w) && !in.ownedByLive(int(w.Owner)) {
+	if int(w.Owner) >= len(in.ownerIDs) {
+		return
+	}
+	if !hasRecord(w) && !in.ownedByLive(int(w.Owner)) {
+		if in.decisions[w.Owner] == accepted && !in.stream.batch.Resent {
+			in.unheld.Store(true) // the peer keeps its tombstone for the repeated full sync
+			in.result.repeat = true
+		}
 		return
 	}
 	// An owner that is not accepted has no id.
@@ -89,20 +97,23 @@ func (in *inboundMap) noteOwner(w *wire.Delta, key []byte, exact bool) {
 		in.tx.NoteUnheld(key)
 		// The sender does not have a record that it has only named as merged here.
 		if w.Operation == mapsyncv1.Operation_OPERATION_UPDATE {
-			in.filteredOwn.Store(true)
+			in.unheld.Store(true)
 		}
+	// The owner may lack the record that another node has restored. It names the key until it has decided.
+	case in.tx.IsRestored(table.Version(w.Version)) &&
+		(w.Operation == mapsyncv1.Operation_OPERATION_UNSENT || string(in.stream.batch.Owners[w.Owner].Node) != in.stream.peer.Node):
 	case id != table.NoOwner:
 		in.tx.NoteOwner(key, id, exact)
 	}
 }
 
-// infer deletes the peer's records that an answer lacks and that are not covered. It sets the fields Peer,
-// Acknowledged and Covered of a. It returns the number of deleted records, and the head of the table.
+// infer deletes the peer's records that an answer lacks and that are not covered. It sets the fields Peer
+// and Covered of a. It returns the number of deleted records, and the head of the table.
 //
 // The receiving goroutine calls it, without inboundStream.mu. The table is locked for recordsPerLock
 // records at a time.
 func (in *inboundMap) infer(a *table.Absence, filtered *table.Coverage) (deleted int, head uint64) {
-	a.Peer, a.Acknowledged = in.stream.peer, in.stream.r.acknowledgedBy(in.stream.peer, in.m)
+	a.Peer = in.stream.peer
 	own := in.newOwnEncoding()
 	a.Covered = func(key, value []byte) bool { return filtered.Has(key) || !own.peerCanHold(key, value) }
 	c := in.m.table.NewCursor(0)

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"mapsync/internal/poll"
+	mapsyncv1 "mapsync/proto/mapsync/v1"
+	"mapsync/syncd/replicate/wire"
 	"mapsync/syncd/schema"
 	"mapsync/syncd/schema/schematest"
 	"mapsync/syncd/table"
@@ -223,4 +225,39 @@ func TestRebootWithFilteredRecords(t *testing.T) {
 			t.Error("unheld keys after the merge: got some, want none")
 		}
 	})
+}
+
+// TestTakeoverCoversRecord checks which records of another live node, in an answer, keep the peer's record of the key: those
+// that replaced a record that the peer had, until the other node sends its own. A delete and an expiry show that it ended.
+func TestTakeoverCoversRecord(t *testing.T) {
+	for op, covered := range map[mapsyncv1.Operation]bool{
+		mapsyncv1.Operation_OPERATION_UPDATE: true,
+		mapsyncv1.Operation_OPERATION_UNSENT: true,
+		mapsyncv1.Operation_OPERATION_DELETE: false,
+		mapsyncv1.Operation_OPERATION_EXPIRE: false,
+	} {
+		x := newInboundFixture(t)
+		x.handle(stockBatch(x.in.index, 0, 10, 1)) // version 5
+		position := func() (p uint64) {
+			x.tb.View(func(tx *table.Tx) {
+				var rec table.Record
+				tx.Get(key(1), &rec)
+				p = rec.Position
+			})
+			return p
+		}
+		before := position()
+		x.handle(stockBatch(x.in.index, 10, 20, 2))
+		x.in.remoteOptions.Touch = true
+		x.stream.batch.Owners = []wire.Owner{{Node: []byte("c"), Number: 9}}
+		x.in.ownerIDs = []table.OwnerID{table.NoOwner}
+		x.tb.Update(func(tx *table.Tx) {
+			x.in.tx = tx
+			x.in.coverTakeover(&wire.Delta{Operation: op, Version: 6}, key(1))
+			x.in.tx = nil
+		})
+		if got := position() != before; got != covered {
+			t.Errorf("%v: the peer's record is covered: got %t, want %t", op, got, covered)
+		}
+	}
 }

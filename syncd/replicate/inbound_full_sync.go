@@ -33,7 +33,7 @@ func (in *inboundMap) repeatFullSyncDue(now time.Time) bool {
 // The receiving goroutine calls it, without inboundStream.mu. The table is locked for
 // recordsPerLock records at a time.
 func (in *inboundMap) sweepUnreceived() {
-	_, in.result.head = in.infer(&table.Absence{Before: in.sweepBefore}, &in.fullSyncCoverage)
+	_, in.result.head = in.infer(&table.Absence{Before: in.sweepBefore, Acknowledged: in.fullSyncAcknowledged}, &in.fullSyncCoverage)
 }
 
 // beginFullSync starts the reception of a full sync from a position. known reports that it is the same map
@@ -44,12 +44,12 @@ func (in *inboundMap) beginFullSync(known bool, position uint64) {
 	in.sweep = known && (in.sweep || in.position > 0)
 	// Records merged since the request stay, too: the peer may have made them afterwards,
 	// and another peer may have sent them.
-	in.sweepBefore = in.nextSweepBefore
+	in.sweepBefore, in.fullSyncAcknowledged = in.nextSweepBefore, in.nextAcknowledged
 	in.position = position
 	in.repeatFullSyncAt, in.fullSyncRecords = time.Time{}, 0
 	in.comparison.beginFullSync()
 	in.owners.token = 0
 	in.exceptions.beginSync()
 	in.fullSyncCoverage.Reset(in.m.table)
-	in.filteredOwn.Store(false)
+	in.unheld.Store(false)
 }

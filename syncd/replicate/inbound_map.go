@@ -51,11 +51,14 @@ type inboundMap struct {
 	// sweepBefore is the value of nextSweepBefore for the current full sync. The sweep at its end
 	// keeps records at or above it.
 	sweepBefore uint64
+	// acknowledged is what acknowledgedBy has returned last, nextAcknowledged before the map was last requested, and
+	// fullSyncAcknowledged before the current full sync was requested: an answer lacks what the peer merges later.
+	acknowledged, nextAcknowledged, fullSyncAcknowledged uint64
 	// fullSyncCoverage has the keys about which the current full sync proves nothing. The table's lock guards it.
 	fullSyncCoverage table.Coverage
-	// filteredOwn reports that this node has filtered records of its earlier incarnations since the current full sync
-	// began. A full sync follows that brings them again. See Ack.unheld.
-	filteredOwn atomic.Bool
+	// unheld reports that this node has filtered records of its earlier incarnations, or deletes, since the current full
+	// sync began. A full sync follows that brings the deletes again. See Ack.unheld.
+	unheld atomic.Bool
 	// sweep reports that the end of the current full sync deletes the peer's records that it
 	// did not send.
 	sweep bool
@@ -131,9 +134,6 @@ type inboundMap struct {
 	// unexplained are the repairs that did not explain the difference of the digests. inboundStream.mu guards it.
 	// It outlives the subscription.
 	unexplained unexplainedRepairs
-	// secondHand has an element for each owner of the batch: its records come from a node that is not the owner,
-	// although the owner is live.
-	secondHand []bool
 	// replaceRules has an element for each owner of the batch if remoteOptions.Touch is set. Otherwise it is outdated.
 	replaceRules []table.Replace
 	// wireDeltas is scratch space for a group of deltas. They point into the message and are valid until the next group.
@@ -269,8 +269,11 @@ func (in *inboundMap) handleMerged(b *wire.Batch, res mergeResult, now time.Time
 	if j := in.comparison.resend; j != nil && (b.Resent || b.Requested || !b.CaughtUp) {
 		j.lastProgress = now
 	}
+	if res.repeat {
+		in.scheduleFullSync(now)
+	}
 	if b.Resent {
-		return // neither the end of a full sync nor a reason to repeat it
+		return // neither the end of a full sync nor another reason to repeat it
 	}
 	in.refused += res.refused + res.ahead
 	excepted := res.outOfRange + res.withoutInterface

@@ -24,6 +24,13 @@ type mergeResult struct {
 	outOfRange, withoutInterface uint64
 	// rejected is the number of records that the peer may not send, by reason.
 	rejected [rejections]uint64
+	// named is the number of records of other live nodes that only named the owner of an entry.
+	named uint64
+	// repeat reports that records were not merged that a later full sync may bring, and nothing else: records of earlier
+	// incarnations of this node above the limit of the table, which no comparison requests, because peers compare this
+	// node's records with those that it has; records of an incarnation that is in the future by the clock of this node; and
+	// deletes that this node has filtered.
+	repeat bool
 }
 
 // merge merges a batch into the table. The caller does not hold inboundStream.mu. An error ends the
@@ -50,7 +57,10 @@ func (in *inboundMap) merge(b *wire.Batch) (mergeResult, error) {
 		// of the peer itself, so the sweep does not concern them.
 		in.remoteOptions = table.RemoteOptions{Touch: (in.sweep && !b.Requested) || b.Resent, Repair: b.Resent}
 		if in.remoteOptions.Touch {
-			in.remoteOptions.Acknowledged = in.stream.r.acknowledgedBy(in.stream.peer, in.m)
+			in.remoteOptions.Acknowledged = in.fullSyncAcknowledged
+			if b.Resent {
+				in.remoteOptions.Acknowledged = in.resend.acknowledged
+			}
 		}
 		in.answer = &in.fullSyncCoverage
 		if b.Resent {
@@ -204,8 +214,12 @@ func (in *inboundMap) mergeOne(w *wire.Delta, key []byte) (merged bool, err erro
 	case passedOver:
 		in.coverTakeover(w, key)
 		return true, nil
+	case named:
+		in.result.named++
+		return false, nil
 	default:
 		in.result.rejected[why]++
+		in.result.repeat = in.result.repeat || why == rejectIncarnation && in.mayBecomeValid(&in.stream.batch.Owners[w.Owner])
 		return false, nil
 	}
 	d.Key, d.Version, d.Owner = key, table.Version(w.Version), in.ownerIDs[w.Owner]
@@ -236,7 +250,6 @@ func (in *inboundMap) mergeOne(w *wire.Delta, key []byte) (merged bool, err erro
 		in.listRecord(w, d)
 		return true, nil
 	}
-	in.remoteOptions.SecondHand = in.secondHand[w.Owner]
 	if in.remoteOptions.Touch {
 		// The rule depends on the owner: the peer is authoritative only for some owners.
 		in.remoteOptions.Replace = in.replaceRules[w.Owner]
@@ -258,8 +271,10 @@ func (in *inboundMap) mergeOne(w *wire.Delta, key []byte) (merged bool, err erro
 		// is room.
 		if n := in.tx.Rejected(); n != in.tableRejected {
 			in.tableRejected = n
+			owner := in.tx.Owner(d.Owner)
 			in.result.rejected[rejectLimit]++
-			in.exceptions.addAboveLimit(w.Key, d.Version, in.tx.Owner(d.Owner))
+			in.result.repeat = in.result.repeat || owner.Node == in.stream.r.opt.Self.Node
+			in.exceptions.addAboveLimit(w.Key, d.Version, owner)
 		} else {
 			// Another cause, such as a full table or an impossible owner, is retried with a full
 			// sync.

@@ -98,23 +98,73 @@ func TestSweptRecordsDelayAcknowledgement(t *testing.T) {
 	}
 }
 
-// TestRefusalsAfterRecordLimit checks that a record above the limit of the table is listed, and that a
-// delete that finds no room in the same batch counts as refused.
-func TestRefusalsAfterRecordLimit(t *testing.T) {
-	x := newInboundFixture(t)
+// TestOwnRecordAboveLimitIsRequestedAgain checks that a full sync is repeated for a record of an earlier incarnation of this
+// node that was above the limit of the table. A comparison brings those of other owners.
+func TestOwnRecordAboveLimitIsRequestedAgain(t *testing.T) {
+	for _, own := range []bool{true, false} {
+		x := newInboundFixture(t)
+		limitTable(x, table.Options{MaxLive: 2, MaxRecords: 100})
+		m := stockBatch(x.in.index, 0, 10, 1, 2, 3)
+		if own {
+			m.GetBatch().Owners[0] = &mapsyncv1.Incarnation{Node: x.r.opt.Self.Node, Number: x.r.opt.Self.Incarnation - 1}
+		}
+		if err := x.stream.handle(mustMarshal(t, m)); err != nil {
+			t.Fatalf("handle message: got error %v, want nil", err)
+		}
+		if limit := x.r.Rejected()["limit"]; limit != 1 {
+			t.Errorf("own records %t: got %d above the limit, want 1", own, limit)
+		}
+		if again := !x.in.repeatFullSyncAt.IsZero(); again != own {
+			t.Errorf("own records %t: full sync is repeated: got %t, want %t", own, again, own)
+		}
+	}
+}
+
+// TestRecordsOfFutureIncarnationsAreRequestedAgain checks that a full sync is repeated, at once after a step of the clock, for
+// records whose owner has started in the future by the clock of this node.
+func TestRecordsOfFutureIncarnationsAreRequestedAgain(t *testing.T) {
+	// The incarnations of this node, b, and of the peer, x, do not depend on the clock any more.
+	for node, again := range map[string]bool{"z": true, "x": false, "b": false} {
+		x := newInboundFixture(t)
+		now := time.Now()
+		x.r.opt.Now = func() time.Time { return now }
+		m := stockBatch(x.in.index, 0, 10, 1)
+		m.GetBatch().Owners[0] = &mapsyncv1.Incarnation{Node: node, Number: uint64(now.Add(2 * x.r.opt.MaxClockAhead).UnixNano())}
+		x.handle(m)
+		if n := x.r.Rejected()["incarnation"]; n != 1 || x.in.repeatFullSyncAt.IsZero() == again {
+			t.Errorf("record of an incarnation of %s in the future: got %d rejected, next full sync at %s, want one, and a time: %t",
+				node, n, x.in.repeatFullSyncAt, again)
+		}
+		if x.stream.clockStepped(now); again && x.in.repeatFullSyncAt.After(now) {
+			t.Errorf("after a step of the clock: got the next full sync at %s, want it due", x.in.repeatFullSyncAt)
+		}
+	}
+}
+
+// limitTable replaces the table by one with limits.
+func limitTable(x *inboundFixture, o table.Options) {
+	x.t.Helper()
 	x.r.RemoveMap(testMap)
-	tb, err := table.New(table.Options{Self: x.r.opt.Self, KeySize: testKeySize, ValueSize: testValueSize, MaxLive: 2, MaxRecords: 2})
+	o.Self, o.KeySize, o.ValueSize = x.r.opt.Self, testKeySize, testValueSize
+	tb, err := table.New(o)
 	if err != nil {
-		t.Fatalf("new table: got error %v, want nil", err)
+		x.t.Fatalf("new table: got error %v, want nil", err)
 	}
 	if err := x.r.AddMap(testMap, Layout{KeySize: testKeySize, ValueSize: testValueSize}, tb); err != nil {
-		t.Fatalf("add map: got error %v, want nil", err)
+		x.t.Fatalf("add map: got error %v, want nil", err)
 	}
 	x.stream.appendSubscriptions(nil, x.r.localMaps(), time.Now())
 	x.in = x.stream.maps[testMap]
 	if err := x.in.accept(&mapsyncv1.MapAccepted{Map: x.in.index, Generation: 1, Reset_: true, Schema: x.in.m.wireSchema}); err != nil {
-		t.Fatalf("accept map: got error %v, want nil", err)
+		x.t.Fatalf("accept map: got error %v, want nil", err)
 	}
+}
+
+// TestRefusalsAfterRecordLimit checks that a record above the limit of the table is listed, and that a
+// delete that finds no room in the same batch counts as refused.
+func TestRefusalsAfterRecordLimit(t *testing.T) {
+	x := newInboundFixture(t)
+	limitTable(x, table.Options{MaxLive: 2, MaxRecords: 2})
 	m := stockBatch(x.in.index, 0, 10, 1, 2, 3)
 	m.GetBatch().Deltas = append(m.GetBatch().Deltas, wireRecord(4, nil, 5, 0))
 	if err := x.stream.handle(mustMarshal(t, m)); err != nil {

@@ -311,6 +311,7 @@ func (s *inboundStream) sendRequests(ctx context.Context, send requestSender) er
 	for ctx.Err() == nil {
 		maps := s.r.localMaps()
 		subs.update(maps, s.wake)
+		s.noteAcknowledged()
 		// The order matters: subscriptions first, because the other requests refer to them.
 		out = s.appendReports(s.appendAcks(s.appendComparisons(s.appendSubscriptions(out[:0], maps, time.Now()))), time.Now())
 		for _, m := range out {

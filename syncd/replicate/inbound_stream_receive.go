@@ -293,7 +293,7 @@ func (s *inboundStream) subscriptionRequest(in *inboundMap, now time.Time) *maps
 	// sweepBefore of a full sync starts here: records that are merged later may be newer than
 	// the full sync.
 	s.lastIndex++
-	in.index, in.nextSweepBefore = s.lastIndex, in.m.head()+1
+	in.index, in.nextSweepBefore, in.nextAcknowledged = s.lastIndex, in.m.head()+1, in.acknowledged
 	// A refused map stays refused in the status until the peer accepts the map.
 	if in.state != StateRefused {
 		in.state = StateWaiting

@@ -9,22 +9,35 @@ import "slices"
 // The initial sync from a peer that has not adopted its own entries yet is empty: two nodes that
 // start together would otherwise wait for each other. It may become false again, when a peer joins
 // or a map is added.
-func (r *Replicator) InitialSyncDone() (ok bool, waiting []string) { return r.received(false) }
+func (r *Replicator) InitialSyncDone() (ok bool, waiting []string) { return r.received(fromAdopted) }
 
-// AllReceived is InitialSyncDone, but also waits for peers that have not adopted their own entries
-// yet, and for peers whose map does not fit. It reports whether every live peer has sent all its records. The
+// FittingReceived is InitialSyncDone, but also waits for peers that have not adopted their own entries
+// yet. It reports whether every live peer whose map fits has sent all its records. The daemon decides about absent entries
+// after that.
+func (r *Replicator) FittingReceived() (ok bool, waiting []string) { return r.received(fromFitting) }
+
+// AllReceived is FittingReceived, but also waits for peers whose map does not fit: they may hold records. The
 // daemon stores the identity of the kernel map only after that.
-func (r *Replicator) AllReceived() (ok bool, waiting []string) { return r.received(true) }
+func (r *Replicator) AllReceived() (ok bool, waiting []string) { return r.received(fromAll) }
 
-// received is InitialSyncDone, or AllReceived if all is set.
-func (r *Replicator) received(all bool) (ok bool, waiting []string) {
+// receivedFrom is the set of peers whose records received waits for. Each contains the ones before.
+type receivedFrom uint8
+
+const (
+	fromAdopted receivedFrom = iota // peers that have adopted their own entries
+	fromFitting                     // peers whose map fits
+	fromAll
+)
+
+// received is InitialSyncDone, FittingReceived or AllReceived.
+func (r *Replicator) received(from receivedFrom) (ok bool, waiting []string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.membershipSince.IsZero() {
 		return false, []string{"membership"}
 	}
 	for node := range r.view.Load().live {
-		for _, name := range r.inboundStreams[node].unsyncedMaps(r.localMaps(), all) {
+		for _, name := range r.inboundStreams[node].unsyncedMaps(r.localMaps(), from) {
 			waiting = append(waiting, node+"/"+name)
 		}
 	}
@@ -32,14 +45,12 @@ func (r *Replicator) received(all bool) (ok bool, waiting []string) {
 	return len(waiting) == 0, waiting
 }
 
-// unsyncedMaps returns the names of the maps whose initial sync from the peer is not complete. If
-// all is set, these include maps of which the peer has not sent all records: see AllReceived. It
-// takes inboundStream.mu.
-func (s *inboundStream) unsyncedMaps(maps map[string]*localMap, all bool) (names []string) {
+// unsyncedMaps returns the names of the maps whose records received waits for. It takes inboundStream.mu.
+func (s *inboundStream) unsyncedMaps(maps map[string]*localMap, from receivedFrom) (names []string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for name, m := range maps {
-		if in := s.maps[name]; in == nil || in.m != m || !in.synced(all) {
+		if in := s.maps[name]; in == nil || in.m != m || !in.synced(from) {
 			names = append(names, name)
 		}
 	}
@@ -48,14 +59,14 @@ func (s *inboundStream) unsyncedMaps(maps map[string]*localMap, all bool) (names
 
 // synced reports whether nothing is left to wait for. A peer that does not have the map holds no records. A peer
 // whose map does not fit may hold some, so it has not sent all of them. The caller holds inboundStream.mu.
-func (in *inboundMap) synced(all bool) bool {
+func (in *inboundMap) synced(from receivedFrom) bool {
 	switch in.state {
 	case StatePending, StateExcluded:
 		return true
 	case StateRefused:
-		return !all || in.allReceived
+		return from < fromAll || in.allReceived
 	}
-	return in.fullSyncDone && in.requestsComplete() && (!all || in.allReceived)
+	return in.fullSyncDone && in.requestsComplete() && (from == fromAdopted || in.allReceived)
 }
 
 // requestsComplete reports whether everything requested from the peer was received. A request for

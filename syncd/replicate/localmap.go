@@ -37,6 +37,8 @@ type localMap struct {
 	// generation identifies this map in positions. It is higher than that of any map added before.
 	// UpdateAccess keeps it.
 	generation uint64
+	// begun reports that a stream has begun to send the table. The lock of the table guards it.
+	begun bool
 	// deliveries stores what each peer has received. It has its own lock.
 	deliveries deliveries
 	// scans limits how often each peer makes this node scan the table. It has its own lock.
@@ -44,9 +46,6 @@ type localMap struct {
 	// sources are the live peers from which this node receives the map and has received
 	// everything, sorted.
 	sources atomic.Pointer[[]string]
-	// firstHand are the live peers that have accepted a subscription of the map, sorted. The table may have
-	// records from their own streams.
-	firstHand atomic.Pointer[[]string]
 	// requestsComplete reports that this node has received all records that it requested from peers,
 	// except from peers that have stalled.
 	requestsComplete atomic.Bool
@@ -98,17 +97,10 @@ func newLocalMap(name string, layout Layout, t *table.Table) (*localMap, error) 
 	m := &localMap{name: name, layout: layout, table: t}
 	// Streams read it before the first decision about roles, so it is never nil.
 	m.sources.Store(new([]string))
-	m.firstHand.Store(new([]string))
 	if err := m.compile(); err != nil {
 		return nil, fmt.Errorf("add map %q: %w: %w", name, ErrMap, err)
 	}
 	return m, nil
-}
-
-// isFirstHand reports whether the table may have records from a live peer's own stream.
-func (m *localMap) isFirstHand(node string) bool {
-	_, found := slices.BinarySearch(*m.firstHand.Load(), node)
-	return found
 }
 
 // compile creates the encoder, and checks that entries and schema can be sent. An error here

@@ -6,8 +6,10 @@ import "mapsync/syncd/table"
 // that it is undecided which records belong to this node. The caller holds the table's lock.
 func (out *outboundMap) beginWhenComplete(tx *table.Tx) bool {
 	if tx.Unversioned() > 0 {
+		out.wasComplete = out.m.begun
 		return false
 	}
+	out.m.begun = true
 	out.tableComplete = true
 	if out.startPosition == 0 {
 		out.fullSyncHead = tx.Head()

@@ -94,6 +94,9 @@ type outboundMap struct {
 	times schema.Times
 	// startPosition is the position at which the stream began. 0: a full sync.
 	startPosition uint64
+	// wasComplete reports that the table was complete, and has sent records, before a new map brought unversioned records.
+	// Peers would take the mark as the absence of these records.
+	wasComplete bool
 	// tableComplete reports that the table has no unversioned records, so that streaming can begin.
 	// It never becomes false again. Until then, the peer gets a batch without deltas that is marked
 	// as caught up.
@@ -272,7 +275,7 @@ func (out *outboundMap) encode(tx *table.Tx) {
 
 // sendBatch sends the batch that encode has filled. A batch without deltas only advances the
 // position. It is delayed, unless the peer waits for the mark that this is the end. The mark is
-// also sent while the table is not complete: otherwise two nodes that start together would wait for
+// also sent while the table has never been complete: otherwise two nodes that start together would wait for
 // each other.
 //
 // The position advances with the batch, not with its delivery: a batch that is lost with the stream
@@ -281,7 +284,7 @@ func (out *outboundMap) sendBatch(now time.Time) error {
 	out.countUnencodable()
 	previous, deltas := out.sentPosition.Load(), out.enc.Deltas()
 	// The batch is the end of the stream if nothing is left to send, not even a backfill.
-	position, end := previous, !out.tableComplete || (out.atEnd && !out.owners.pending())
+	position, end := previous, !out.tableComplete && !out.wasComplete || (out.atEnd && !out.owners.pending())
 	if out.tableComplete {
 		position = out.cursor.Position()
 	}

@@ -1,6 +1,10 @@
 package replicate
 
-import "maps"
+import (
+	"maps"
+
+	"mapsync/syncd/table"
+)
 
 // Access is the set of nodes that may read and write one map. A nil function allows all nodes.
 type Access struct {
@@ -43,6 +47,7 @@ func (r *Replicator) UpdateAccess(name string) error {
 		return err
 	}
 	m.generation, m.access = old.generation, r.opt.Access(name)
+	old.table.View(func(*table.Tx) { m.begun = old.begun })
 	all := maps.Clone(r.localMaps())
 	all[name] = m
 	r.maps.Store(&all)

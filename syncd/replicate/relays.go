@@ -7,7 +7,8 @@ import (
 )
 
 // A live peer from which this node receives nothing is replaced: another peer that receives the map
-// from it sends its records.
+// from it sends its records. If this node has never received everything from the peer, and no other peer receives from
+// it, any other peer sends what it has: this node starts, and the peer may have ended.
 
 // chooseRelays chooses a peer that sends the records of each unreachable node, and sets via of that
 // node. It returns the chosen peers with the sorted names of the nodes. all is sorted by start time.
@@ -24,11 +25,11 @@ func chooseRelays(all []mapSource) map[string][]string {
 		var chosen *mapSource
 		for j := range all {
 			c := &all[j]
-			if _, ok := slices.BinarySearch(c.sources, p.peer.Node); !ok || !c.serving || len(relays[c.peer.Node]) == maxRequested {
+			_, c.receives = slices.BinarySearch(c.sources, p.peer.Node)
+			if !c.receives && (p.fullSyncDone || !c.fullSyncDone) || !c.serving || len(relays[c.peer.Node]) == maxRequested {
 				continue
 			}
-			// A peer that does not send what was requested is used only if no other peer can relay.
-			if chosen == nil || c.candidate && !chosen.candidate || c.candidate == chosen.candidate && c.peer.Node == was {
+			if chosen == nil || c.relaysBetter(chosen, was) {
 				chosen = c
 			}
 		}
@@ -41,6 +42,18 @@ func chooseRelays(all []mapSource) map[string][]string {
 		slices.Sort(nodes)
 	}
 	return relays
+}
+
+// relaysBetter reports whether a peer is a better relay than the best one so far. was is the present relay. A peer that does
+// not send what was requested is used only if no other peer receives from the owner.
+func (p *mapSource) relaysBetter(than *mapSource, was string) bool {
+	switch {
+	case p.receives != than.receives:
+		return p.receives
+	case p.candidate != than.candidate:
+		return p.candidate
+	}
+	return p.peer.Node == was
 }
 
 // disconnectedReason returns for how long nothing was received of the map, if that is longer than a

@@ -340,3 +340,32 @@ func TestUnverifiedNodes(t *testing.T) {
 		t.Errorf("two unverified nodes: got %+v, want %+v, and none for a limit of 0", some, all[:2])
 	}
 }
+
+// TestEarlyHintIsKept: gossip names a live node with an incarnation in the future, because the clock here is behind. The node is
+// dialled as soon as the clock is right, or once the process that was verified is gone.
+func TestEarlyHintIsKept(t *testing.T) {
+	for name, c := range map[string]struct {
+		ahead time.Duration // of the clock, later
+		gone  bool          // the verified process
+		want  Peer
+	}{
+		"clock is wrong": {},
+		"clock is right": {ahead: time.Second, want: peerX(lastStart + 1)},
+		"restarted":      {gone: true, want: peerX(lastStart + 1)},
+	} {
+		r, q := newVerifierFixture(t, discoveredNode{verified: peerX(5)})
+		dialled := failDials(r)
+		r.Discover([]Peer{peerX(lastStart + 1)})
+		if c.gone {
+			q.verified = Peer{}
+		}
+		r.opt.Now = func() time.Time { return at1000.Add(c.ahead) }
+		r.verifier.mu.Lock()
+		r.stepNode(t.Context(), "x", q, time.Now())
+		r.verifier.mu.Unlock()
+		dialled()
+		if q.hint != c.want || r.verifier.nodes["x"] != q {
+			t.Errorf("%s: hint: got %+v, want %+v", name, q.hint, c.want)
+		}
+	}
+}

@@ -79,6 +79,9 @@ func (p *nodeVerifier) attemptOrder() []string {
 // stepNode updates one node and starts an attempt if one is due. The caller holds p.mu.
 func (r *Replicator) stepNode(ctx context.Context, node string, q *discoveredNode, now time.Time) {
 	p := &r.verifier
+	if q.early.Node != "" && (!q.live() || r.plausible(q.early)) {
+		q.hint, q.early = q.early, Peer{}
+	}
 	connected, fresh := false, false
 	if q.live() {
 		connected, fresh = r.contactState(node)

@@ -21,7 +21,7 @@ func (r *Replicator) Discover(hints []Peer) {
 	defer p.mu.Unlock()
 	// Hints are replaced as a whole: gossip no longer has a node that is not in the list.
 	for _, q := range p.nodes {
-		q.hint = Peer{}
+		q.hint, q.early = Peer{}, Peer{}
 	}
 	for _, h := range hints {
 		if h.Node == r.opt.Self.Node || !validPeer(h) {
@@ -31,7 +31,11 @@ func (r *Replicator) Discover(hints []Peer) {
 		q := p.node(h.Node, false)
 		// A node with an incarnation in the future is dialled, so that its stream confirms it. It
 		// does not replace the address of a live node.
-		if q != nil && q.hint.Incarnation < h.Incarnation && (!q.live() || r.plausible(h)) {
+		switch {
+		case q == nil || q.hint.Incarnation >= h.Incarnation:
+		case q.live() && !r.plausible(h):
+			q.early = h
+		default:
 			q.hint = h
 		}
 	}

@@ -15,6 +15,14 @@ func (s *Schema) Significant() []byte {
 	return mask
 }
 
+// Stable returns a mask over a value with the bits that only the load balancer and syncd change: all fields except pointers
+// and those that the kernel owns.
+func (s *Schema) Stable() []byte {
+	mask := make([]byte, s.Value.Size)
+	s.Value.mark(mask, 0, func(f *Field) bool { return f.Kind != KindNone })
+	return mask
+}
+
 // mark sets the bits of the fields for which want is true, and for whose enclosing messages want is
 // true. mask covers a value in which the message starts at offset base.
 func (m *Message) mark(mask []byte, base int, want func(*Field) bool) {

@@ -71,10 +71,14 @@ type heldDelete struct {
 type clears struct {
 	// queue has the deletes that wait, oldest first.
 	queue fifo[heldDelete]
+	// least is minClear, except in simulations.
+	least int
 	// absent has the records of earlier incarnations without an entry, until the initial sync ends. See holdAbsent.
 	absent fifo[heldDelete]
 	// absentDecided is true while the records in absent are being deleted, or, with absentCleared, restored.
 	absentDecided, absentCleared bool
+	// absentDelayed is true if the records in absent wait until absentDue is set: see DelayAbsent.
+	absentDelayed, absentDue bool
 	// held is the number of records with flagHeld.
 	held int
 	// used and again are the numbers of elements in queue with these fields.
@@ -110,6 +114,10 @@ func (tx *Tx) LatestClear() Clear { return tx.t.clears.clear }
 func (t *Table) holdDelete(c *Change, s uint32) Outcome {
 	m, x := t.meta(s), &t.clears
 	if m.is(flagHeld) {
+		if c.Context == ContextReread && t.predates(c, s) {
+			t.requestReread(s) // the load balancer may have written the entry since
+			return Stale
+		}
 		m.noteEvidence(c)
 		return Unchanged
 	}
@@ -125,7 +133,7 @@ func (t *Table) holdDelete(c *Change, s uint32) Outcome {
 	t.invalidateReadings(s)
 	e := heldDelete{
 		when: c.Time, since: max(t.now, c.Time), version: m.version, slot: s, joined: x.joined, context: c.Context, caller: x.callerIndex(caller),
-		used:  c.Time-int64(m.version) <= int64(t.opt.ClearUse),
+		used:  c.Time-int64(t.changed(m.version)) <= int64(t.opt.ClearUse),
 		again: m.is(flagCleared) && caller.ID != 0 && caller.Process == x.clear.Caller.Process,
 	}
 	m.noteEvidence(c)
@@ -138,6 +146,15 @@ func (t *Table) holdDelete(c *Change, s uint32) Outcome {
 	}
 	t.tx.changed = true
 	return Ignored
+}
+
+// holdLonger makes a delete wait on whose record has got another version. The element of the former version stays in the queue as
+// evidence.
+func (t *Table) holdLonger(s uint32) {
+	m, x := t.meta(s), &t.clears
+	now := max(t.now, m.seen)
+	x.latest = max(x.latest, now)
+	x.push(heldDelete{when: m.seen, since: now, version: m.version, slot: s, joined: x.joined, context: ContextSyscall})
 }
 
 // push appends a delete to the queue.
@@ -185,7 +202,7 @@ func (x *clears) callerIndex(c Caller) uint8 {
 // unhold ends the waiting of a delete without entering it.
 func (t *Table) unhold(m *meta) {
 	if m.is(flagHeld) {
-		m.flags &^= flagHeld
+		m.flags &^= flagHeld | flagDoubted
 		t.clears.held--
 	}
 }
@@ -195,6 +212,7 @@ func (t *Table) unhold(m *meta) {
 func (t *Table) presentAgain(c *Change, s uint32) bool {
 	m := t.meta(s)
 	if c.Time < m.seen || c.Context == ContextReread && t.predates(c, s) {
+		m.flags |= flagDoubted
 		t.requestReread(s)
 		return false
 	}
@@ -202,6 +220,9 @@ func (t *Table) presentAgain(c *Change, s uint32) bool {
 		t.requestReread(s)
 	}
 	t.unhold(m)
+	if t.isRestored(m.version) {
+		t.moveTail(s) // see Record.Undecided
+	}
 	return true
 }
 
@@ -209,6 +230,16 @@ func (t *Table) presentAgain(c *Change, s uint32) bool {
 func (t *Table) isHeld(e *heldDelete) bool {
 	m := t.meta(e.slot)
 	return m.is(flagHeld) && !m.is(flagFree) && m.version == e.version
+}
+
+// awaitsReread reports whether a reread has to decide about an element of a queue, and requests it: the load balancer may have
+// written the entry since, and the writer would replace that.
+func (t *Table) awaitsReread(e *heldDelete) bool {
+	if !t.isHeld(e) || !t.meta(e.slot).is(flagDoubted) {
+		return false
+	}
+	t.requestReread(e.slot) // the caller of TakeRereads may have dropped the key with its map
+	return true
 }
 
 // SettleDeletes enters the deletes that have waited long enough, unless they are a clear. It restores the entries of a
@@ -228,7 +259,7 @@ func (tx *Tx) SettleDeletes(now int64, ended func(Process) bool, limit int) (mor
 	}
 	first := x.queue.peek()
 	wait := deleteDelay
-	if now-x.latest < deleteDelay/4 && x.held >= minClear && 4*x.held > t.eligible() {
+	if now-x.latest < deleteDelay/4 && x.held >= x.least && 4*x.held > t.eligible() {
 		wait = longDelay
 	}
 	if now-first.since < wait && first.since > x.passed {
@@ -266,6 +297,9 @@ func (t *Table) settleClear(now int64, ended func(Process) bool, limit int) (mor
 	for ; x.queue.len() > 0; limit-- {
 		if limit == 0 {
 			return true
+		}
+		if e := x.queue.peek(); t.awaitsReread(&e) {
+			return false
 		}
 		if e := x.pop(); t.isHeld(&e) {
 			t.restoreHeld(e.slot)
@@ -319,6 +353,11 @@ func (t *Table) enterHeld(e heldDelete) {
 	if at := t.versionAt(e.when); at > m.version {
 		v = at
 	}
+	written := m.is(flagWritten) // since the delete, by a write that was in progress
 	t.enter(&c, e.slot, v)
+	if written {
+		m.flags |= raced
+		t.requestReread(e.slot)
+	}
 	t.stats.LocalAccepted++
 }

@@ -22,6 +22,9 @@ func (tx *Tx) DecideClear(release bool, now int64, from uint32, limit int) (n in
 		}
 		n++
 		switch {
+		case release && held:
+			// The map lacks the entry. If the load balancer has written it since, a reread finds that.
+			t.enterHeld(heldDelete{when: m.seen, version: m.version, slot: s})
 		case release && !t.protected(m):
 			t.remove(s, now)
 		case !held:
@@ -30,6 +33,11 @@ func (tx *Tx) DecideClear(release bool, now int64, from uint32, limit int) (n in
 	}
 	if s < t.allocated {
 		return n, s
+	}
+	if release && x.active {
+		// Later deletes of the same clear are intended, too.
+		x.endClear()
+		x.passed = max(x.passed, now)
 	}
 	if release || !x.active {
 		x.clear = Clear{}

@@ -14,6 +14,8 @@ type evidence struct {
 	// deleted is the number of the entries. left is the number of other entries that were there at the first delete and
 	// whose delete would replicate.
 	deleted, left int
+	// least is the lowest number of entries of a clear.
+	least int
 	// used is the number of deleted entries that had changed shortly before. again is the number of those that a former
 	// clear by caller had deleted.
 	used, again int
@@ -28,7 +30,7 @@ type evidence struct {
 func (e *evidence) isClear() bool {
 	known := e.caller.ID != 0
 	switch {
-	case e.deleted < minClear || 20*e.left > e.deleted:
+	case e.deleted < e.least || 20*e.left > e.deleted:
 		return false
 	case known && !e.ended && 2*e.again >= e.deleted:
 		return false // the process goes on, and has deleted the same entries again
@@ -43,7 +45,7 @@ func (e *evidence) isClear() bool {
 // clearEvidence returns the evidence about the deletes that wait, of which first is the oldest.
 func (t *Table) clearEvidence(first *heldDelete, ended func(Process) bool) *evidence {
 	x := &t.clears
-	e := &evidence{deleted: x.held, used: x.used, again: x.again, visible: t.usesChange()}
+	e := &evidence{least: x.least, deleted: x.held, used: x.used, again: x.again, visible: t.usesChange()}
 	e.left = max(0, t.eligible()-x.held-int(x.joined-first.joined))
 	most := 0
 	for i := range x.callers {

@@ -7,7 +7,7 @@ package table
 // holdAbsent enters a record of an earlier incarnation whose entry the local map lacks, without restoring the entry. s is
 // the slot of the key, 0 if it has no record. done is false if the ordinary merge applies.
 func (t *Table) holdAbsent(d *Delta, h, s uint32, now int64) (done bool) {
-	if !t.opt.HoldClears || d.Delete || d.Expired || d.Owner == selfID || t.opt.LRU && !t.opt.EvictionDeletes {
+	if !t.opt.HoldClears || d.Delete || d.Expired || d.Owner == selfID || t.opt.LRU && !t.opt.EvictionDeletes || t.deltaHandedOver(d) {
 		return false
 	}
 	switch {
@@ -34,11 +34,27 @@ func (t *Table) holdAbsent(d *Delta, h, s uint32, now int64) (done bool) {
 	return true
 }
 
+// DelayAbsent makes the decisions about absent entries of earlier incarnations of this node wait for DecideAbsent. Peers that
+// have started at the same time send their records only after the initial sync of this node has ended.
+func (tx *Tx) DelayAbsent() { tx.t.clears.absentDelayed = true }
+
+// AbsentWait reports whether absent entries of earlier incarnations of this node wait for DecideAbsent.
+func (tx *Tx) AbsentWait() bool {
+	x := &tx.t.clears
+	return x.absentDelayed && !x.absentDue && x.absent.len() > 0
+}
+
+// DecideAbsent makes SettleDeletes decide about all absent entries of earlier incarnations of this node that have been found
+// so far. The caller calls it once all peers have sent their records.
+func (tx *Tx) DecideAbsent() {
+	tx.t.clears.absentDue, tx.changed = true, true
+}
+
 // settleAbsent decides about the records of holdAbsent once the initial sync has ended. It looks at up to limit records
 // and returns true if there are more.
 func (t *Table) settleAbsent(limit int) (more bool) {
 	x := &t.clears
-	if x.absent.len() == 0 || t.stats.Unversioned > 0 || t.replaced.of != nil {
+	if x.absent.len() == 0 || t.stats.Unversioned > 0 || t.replaced.of != nil || x.absentDelayed && !x.absentDue {
 		return false
 	}
 	if !x.absentDecided {
@@ -52,7 +68,11 @@ func (t *Table) settleAbsent(limit int) (more bool) {
 		if limit == 0 {
 			return true
 		}
-		e := x.absent.pop()
+		e := x.absent.peek()
+		if t.awaitsReread(&e) {
+			return false
+		}
+		x.absent.pop()
 		switch {
 		case !t.isHeld(&e):
 		case x.absentCleared:
@@ -64,7 +84,7 @@ func (t *Table) settleAbsent(limit int) (more bool) {
 	if x.absentCleared {
 		x.clear.Restored = true
 	}
-	x.absentDecided, x.absentCleared = false, false
+	x.absentDecided, x.absentCleared, x.absentDue = false, false, false
 	return false
 }
 
@@ -80,14 +100,14 @@ func (t *Table) deleteAbsent(s uint32) {
 // changed shortly before the latest change of any entry of this node.
 func (t *Table) absentIsClear() bool {
 	x := &t.clears
-	e := evidence{visible: t.usesChange()}
+	e := evidence{least: x.least, visible: t.usesChange()}
 	var latest Version
 	var own int
 	for s := t.meta(order).next; s != order; s = t.meta(s).next {
 		if m := t.meta(s); m.live() && t.ours(m.owner) && !m.is(flagEvicted) {
 			own++
 			if m.owner != selfID || m.is(flagHeld) {
-				latest = max(latest, m.version)
+				latest = max(latest, t.changed(m.version))
 			}
 		}
 	}
@@ -96,7 +116,7 @@ func (t *Table) absentIsClear() bool {
 		if t.isHeld(&h) {
 			x.absent.push(h)
 			e.deleted++
-			if latest-h.version <= Version(t.opt.ClearUse) {
+			if latest-t.changed(h.version) <= Version(t.opt.ClearUse) {
 				e.used++
 			}
 		}

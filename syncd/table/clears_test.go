@@ -172,43 +172,6 @@ func TestLongClearIsRestored(t *testing.T) {
 	r.wantLive(1000, 1000, 1)
 }
 
-// TestHeldDeleteEnds: a change of the key by the data plane, or a newer record of a peer, decides about a delete that waits.
-func TestHeldDeleteEnds(t *testing.T) {
-	r := newClearRig(t, 1000)
-	r.clear(0, 8, idle, collector)
-	r.local(Unchanged, idle+second, "update k0 v process 0")
-	r.local(Accepted, idle+second, "update k1 w process 0")
-	r.local(Accepted, idle+second, "delete k2 - packet 0")
-	r.remote(Accepted, idle+second, peer, Version(idle+second), "k3", "p")
-	r.remote(Accepted, idle+second, peer, Version(idle+second), "k4", "-")
-	r.remote(Stale, idle+second, peer, 5, "k5", "old")
-	r.local(Stale, idle, "update k6 w process 1") // older than the delete
-	r.want("k3", fmt.Sprintf("p v%d b100 dirty", idle+second))
-	r.settle(idle+second, idle+4*second, nil)
-	r.want("k0", fmt.Sprintf("v v%d a100", startTime))
-	r.want("k1", fmt.Sprintf("w v%d a100", idle+second))
-	r.want("k2", fmt.Sprintf("- v%d a100", idle+second))
-	r.want("k4", fmt.Sprintf("- v%d b100", idle+second))
-	r.want("k5", fmt.Sprintf("- v%d a100", idle+5))
-	r.want("k6", fmt.Sprintf("- v%d a100", idle+6))
-	r.want("k7", fmt.Sprintf("- v%d a100", idle+7))
-}
-
-// TestDeleteAfterReread: a scan may find that a key is absent before the event of the data plane's delete arrives. The delete
-// does not wait then, although its event is older than the reread.
-func TestDeleteAfterReread(t *testing.T) {
-	r := newClearRig(t, 1000)
-	r.local(Ignored, idle, "delete k0 - reread 0")
-	r.local(Ignored, idle, "delete k1 - reread 0")
-	r.local(Accepted, idle-second/10, "delete k0 - packet 0")
-	r.want("k0", fmt.Sprintf("- v%d a100", idle-second/10))
-	r.local(Stale, startTime-second, "delete k1 - packet 0") // older than the entry
-	r.want("k1", fmt.Sprintf("v v%d a100", startTime+1))
-	if s := r.tab.Stats(); s.HeldDeletes != 1 {
-		t.Fatalf("waiting deletes: got %d, want 1", s.HeldDeletes)
-	}
-}
-
 // TestClearsOfOthersEntries: a standby's clear counts this node's entries and those of departed owners. Entries of live
 // peers are restored as before.
 func TestClearsOfOthersEntries(t *testing.T) {
@@ -301,6 +264,18 @@ func TestDecideClear(t *testing.T) {
 			}
 		}
 	}
+}
+
+// TestDeletesAfterARelease: the deletes of a clear that follow after the operator has released it are entered, too.
+func TestDeletesAfterARelease(t *testing.T) {
+	r := newClearRig(t, 300)
+	r.clear(0, 290, later, young)
+	r.settle(later+second, later+2*second, nil)
+	r.tab.Update(func(tx *Tx) { tx.DecideClear(true, later+3*second, 0, 1000) })
+	r.create(300, 600, later+3*second)
+	r.clear(290, 300, later+4*second, young)
+	r.settle(later+5*second, later+40*second, nil)
+	r.wantLive(300, 0, 1)
 }
 
 // TestClearWhileStopped: nearly all entries of this node are gone when syncd starts again. They are restored. If a collector

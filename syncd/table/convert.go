@@ -93,9 +93,10 @@ func (w *conversion) finish() {
 	for s := w.from.meta(unversioned).next; s != unversioned; s = w.from.meta(s).next {
 		w.record(s)
 	}
-	w.to.skew, w.to.clock = w.from.skew, w.from.clock
+	w.to.skew, w.to.clock, w.to.adopted = w.from.skew, w.from.clock, w.from.adopted
 	w.to.unheld.overflow = w.from.unheld.some() // its hashes are those of the other layout
 	w.from.owners.keepIDs = false
+	w.to.owners.stopped = w.from.owners.stopped
 	w.to.tx.SetGone(w.from.owners.gone)
 	for node, h := range w.from.owners.handovers {
 		w.to.tx.SetHandover(node, h)

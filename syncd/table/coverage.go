@@ -133,7 +133,7 @@ func (u *unheld) has(key []byte) bool {
 // some reports whether the set has keys whose records the table has not merged.
 func (u *unheld) some() bool { return u.overflow || len(u.of) > len(u.merged) }
 
-// noteMerged notes that the table merges the record of a key.
+// noteMerged notes that the table merges the record of a key, or that the data plane of this node has changed the entry.
 func (u *unheld) noteMerged(key []byte) {
 	if len(u.of) == len(u.merged) {
 		return
@@ -146,9 +146,13 @@ func (u *unheld) noteMerged(key []byte) {
 }
 
 // NoteUnheld notes a key, KeySize bytes, of a record of an earlier incarnation of this node that this node has
-// not merged. Only the compared bits count.
+// not merged. Only the compared bits count. If the load has found the key, or this incarnation owns its record, the map is
+// evidence for it.
 func (tx *Tx) NoteUnheld(key []byte) {
 	u := &tx.t.unheld
+	if _, s := tx.t.find(key); s != 0 && tx.t.meta(s).owner == selfID {
+		return
+	}
 	if u.of == nil {
 		u.init(&tx.t.opt, 0)
 		u.merged = make(map[uint64]struct{})
@@ -207,7 +211,7 @@ type foreign struct {
 }
 
 // NoteOwner notes that another owner has a record of a key, KeySize bytes, which this node has filtered. If the local
-// map has an entry of the key that is not adopted yet, the entry becomes a record of that owner, with AdoptedVersion.
+// map has an entry of the key that is not adopted yet, the entry becomes a record of that owner, with NamedVersion.
 // Any record of a peer wins over it. If exact is not set, only the compared bits count, and Adopt does it.
 func (tx *Tx) NoteOwner(key []byte, o OwnerID, exact bool) {
 	t := tx.t
@@ -216,8 +220,10 @@ func (tx *Tx) NoteOwner(key []byte, o OwnerID, exact bool) {
 	}
 	if exact {
 		if _, s := t.find(key); s != 0 && t.meta(s).is(flagUnversioned) && t.meta(s).live() {
-			t.replaced.note(key, t.value(s), t.meta(s).is(flagLoaded))
-			t.stamp(s, AdoptedVersion, o)
+			if !t.meta(s).is(flagLoaded) { // a loaded record keeps the content of the map: see restoreReplacedLoad
+				t.replaced.note(key, t.value(s), false)
+			}
+			t.adoptFor(s, o)
 		}
 		return
 	}
@@ -229,6 +235,17 @@ func (tx *Tx) NoteOwner(key []byte, o OwnerID, exact bool) {
 	if len(f.owners) < maxCoveredKeys {
 		f.owners[f.hash(key)] = t.owners.list[o].Owner
 	}
+}
+
+// adoptFor makes an unversioned record a record of an owner. If that is this node, and the entry has not changed since the
+// last stop, the record of that time is restored: see Options.Stop.
+func (t *Table) adoptFor(s uint32, o OwnerID) {
+	if o == selfID {
+		t.adoptFound(s)
+		return
+	}
+	t.stamp(s, NamedVersion, o)
+	t.meta(s).flags |= flagNamed
 }
 
 // adopter returns the owner of an entry that Adopt adopts.

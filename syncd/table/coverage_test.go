@@ -27,13 +27,13 @@ func TestCoverage(t *testing.T) {
 		c.Add(pad(fmt.Sprintf("%04x", i), keySize))
 	}
 	false1 := 0
-	for i := range 4096 {
-		if c.Has(pad(fmt.Sprintf("z%03x", i), keySize)) {
+	for i := range 1 << 16 {
+		if c.Has(pad(fmt.Sprintf("%c%03x", 'g'+i>>12, i&0xfff), keySize)) {
 			false1++
 		}
 	}
-	if !c.Has(pad("0fff", keySize)) || false1 == 0 || false1 > 40 {
-		t.Errorf("keys above the limit: got %d of 4096 other keys covered, want about 4: one bucket of 1024", false1)
+	if !c.Has(pad("0fff", keySize)) || false1 == 0 || false1 > 640 {
+		t.Errorf("keys above the limit: got %d of 65536 other keys covered, want about 64: one bucket of 1024", false1)
 	}
 	if c.Reset(r.tab); c.Has(pad("abcdX", keySize)) || c.Has(pad("0fff", keySize)) {
 		t.Error("after a reset: got a key, want none")
@@ -220,6 +220,36 @@ func TestUnheld(t *testing.T) {
 	})
 }
 
+// TestUnheldKeyOfTheDataPlane: once the data plane has changed an entry, the map is evidence for its key.
+func TestUnheldKeyOfTheDataPlane(t *testing.T) {
+	r := newRig(t)
+	note := func() {
+		r.tab.Update(func(tx *Tx) { tx.NoteUnheld(pad("k", keySize)) })
+	}
+	for i, step := range []struct {
+		do   func()
+		some bool
+	}{
+		{func() {
+			r.tab.Update(func(tx *Tx) { tx.Load(pad("l", keySize), pad("v", valueSize)); tx.NoteUnheld(pad("l", keySize)) })
+		}, false},
+		{note, true},
+		{func() { r.local(Accepted, second, "update k v packet 0") }, false},
+		{note, false},
+		{func() { r.local(Accepted, 2*second, "delete k - packet 0") }, false},
+		{note, false},
+		{func() { r.remote(Accepted, 3*second, peer, Version(3*second), "k", "w") }, false},
+		{note, true}, // a peer has taken the key over since
+	} {
+		step.do()
+		r.tab.View(func(tx *Tx) {
+			if _, some := tx.UnheldSerial(); some != step.some {
+				t.Errorf("step %d: unheld keys: got %t, want %t", i, some, step.some)
+			}
+		})
+	}
+}
+
 // TestUnheldIsBounded: above the limit, no absence is a delete.
 func TestUnheldIsBounded(t *testing.T) {
 	r := newRig(t, sameMap)
@@ -249,11 +279,37 @@ func TestOwnNotHeld(t *testing.T) {
 	}
 	r.applied(r.take(), errFull)
 	r.applied(r.take(), errFull)
-	r.tab.View(func(tx *Tx) {
-		if n := tx.OwnNotHeld(); n != 1 {
-			t.Errorf("own records that are not held: got %d, want 1", n)
-		}
-	})
+	for _, when := range []string{"after the refusal", "after a change of the digest key"} {
+		r.tab.Update(func(tx *Tx) {
+			if n := tx.OwnNotHeld(); n != 1 {
+				t.Errorf("%s: own records that are not held: got %d, want 1", when, n)
+			}
+			tx.SetDigestKey([]byte("other"))
+		})
+	}
+}
+
+// TestEntriesOfOneNamedOwner: two nodes have different entries of a key, and have named the same owner, which has left. Both
+// keep the same entry.
+func TestEntriesOfOneNamedOwner(t *testing.T) {
+	values := []string{"v", "w"}
+	kept := make([]string, 2)
+	for i, own := range values {
+		r := newRig(t)
+		r.tab.Update(func(tx *Tx) { tx.BeginLoad() })
+		r.load(Accepted, "k", own)
+		r.tab.Update(func(tx *Tx) {
+			tx.EndLoad()
+			tx.NoteOwner(pad("k", keySize), tx.Intern(peer), true)
+			tx.Remote(&Delta{Key: pad("k", keySize), Value: pad(values[1-i], valueSize), Version: NamedVersion, Owner: tx.Intern(peer)}, second, RemoteOptions{})
+			var rec Record
+			tx.Get(pad("k", keySize), &rec)
+			kept[i] = string(rec.Value)
+		})
+	}
+	if kept[0] != kept[1] {
+		t.Errorf("kept entries: got %q and %q, want the same", kept[0], kept[1])
+	}
 }
 
 // TestNamedOwnerLacksEntry: while this node has an entry that it has not adopted, a third node names a peer as its owner. If
@@ -268,10 +324,75 @@ func TestNamedOwnerLacksEntry(t *testing.T) {
 		tx.NoteOwner(pad("k0", keySize), tx.Intern(peer), true)
 	})
 	r.want("k0", "v v1 b100")
+	r.tab.Update(func(tx *Tx) {
+		var rec Record
+		if named := tx.Get(pad("k0", keySize), &rec) && rec.Named; !named {
+			t.Error("entry: got a record of its owner, want one that is only named")
+		}
+	})
 	r.sweepAll(math.MaxUint64, nil)
-	r.want("k0", "v v1 a100")
+	r.want("k0", "v v2 a100")
+	// The owner has adopted the key, too, with another value.
+	r.tab.Update(func(tx *Tx) { tx.BeginLoad() })
+	r.load(Accepted, "k2", "v")
+	r.tab.Update(func(tx *Tx) {
+		tx.EndLoad()
+		tx.NoteOwner(pad("k2", keySize), tx.Intern(peer), true)
+	})
+	r.remote(Accepted, second, peer, AdoptedVersion, "k2", "w")
+	r.want("k2", "w v2 b100 dirty")
 	// An earlier incarnation of this node had the entry with another value. The entry has changed since.
 	r.tab.Update(func(tx *Tx) { tx.NoteOwner(pad("k1", keySize), tx.Intern(peer), true) })
 	r.remote(Accepted, second, older, 7, "k1", "old")
 	r.want("k1", "v v8 a100 dirty")
+}
+
+// TestNamedOwnerAdoptsAnotherValue: a third node names a peer as the owner of an entry of the local map. The peer has adopted
+// its own entry of the key, with another value. The value of the owner counts.
+func TestNamedOwnerAdoptsAnotherValue(t *testing.T) {
+	r := newRig(t)
+	r.tab.Update(func(tx *Tx) { tx.BeginLoad() })
+	r.load(Accepted, "k", "v")
+	r.tab.Update(func(tx *Tx) {
+		tx.EndLoad()
+		tx.NoteOwner(pad("k", keySize), tx.Intern(peer), true)
+	})
+	r.want("k", "v v1 b100")
+	r.remote(Accepted, 1, peer, AdoptedVersion, "k", "w")
+	r.want("k", "w v2 b100 dirty")
+	r.remote(Stale, 1, peer, NamedVersion, "k", "v")
+	r.remote(Unchanged, 1, peer, AdoptedVersion, "k", "w")
+}
+
+// TestNamedOwnersTakeNoMemory: entries of which a third node has named the owner keep their content, without a copy. Records of
+// the owner that have the same content add none. One with another content does.
+func TestNamedOwnersTakeNoMemory(t *testing.T) {
+	r := newRig(t)
+	r.tab.Update(func(tx *Tx) { tx.BeginLoad() })
+	const keys = 100
+	for i := range keys {
+		r.load(Accepted, fmt.Sprint("k", i), "v")
+	}
+	r.load(Accepted, "own", "v") // it stays unadopted
+	r.tab.Update(func(tx *Tx) {
+		tx.EndLoad()
+		for i := range keys {
+			tx.NoteOwner(pad(fmt.Sprint("k", i), keySize), tx.Intern(peer), true)
+		}
+	})
+	for i := range keys / 2 {
+		r.remote(Accepted, 1, peer, 5, fmt.Sprint("k", i), "v")
+	}
+	if n := r.tab.replaced.bytes; n != 0 {
+		t.Errorf("memory of replaced content: got %d bytes, want 0", n)
+	}
+	r.remote(Accepted, 1, peer, 5, "k99", "w")
+	if n := len(r.tab.replaced.of); n != 1 {
+		t.Errorf("replaced content: got %d entries, want 1", n)
+	}
+	// The earlier incarnation had them with another value. The map has changed since.
+	for _, key := range []string{"k0", "k98", "k99"} {
+		r.remote(Accepted, second, older, 7, key, "old")
+		r.want(key, "v v8 a100 dirty")
+	}
 }

@@ -127,9 +127,12 @@ func (t *Table) describe(s uint32, rec *Record) {
 		Delete:   !m.live(),
 		Expired:  m.is(flagExpired),
 		Inferred: m.is(flagInferred),
+		Named:    m.is(flagNamed) && !t.owners.list[m.owner].gone,
 		Position: m.seq,
 		Ref:      Ref(s),
 		Dirty:    m.is(flagDirty),
+
+		Undecided: m.is(flagHeld) && t.isRestored(m.version),
 	}
 	if !rec.Delete {
 		rec.Value = t.value(s)

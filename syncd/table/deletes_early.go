@@ -15,14 +15,15 @@ type earlyDelete struct {
 	hash uint32
 	// cpu is the CPU of the event. cpuNone: it has none, or CPUs deleted the key at about the same time.
 	cpu uint16
+	// packet is true if the data plane made the delete.
+	packet bool
 }
 
 // earlyDeleteBits is the binary logarithm of the number of places. The upper bits of the hash select one.
 const earlyDeleteBits = 9
 
-// note stores the time of a delete and the CPU of its event. If two keys share a place, the later delete
-// stays.
-func (x *earlyDeletes) note(hash uint32, at int64, cpu uint16) {
+// note stores a delete. If two keys share a place, the later delete stays.
+func (x *earlyDeletes) note(hash uint32, at int64, cpu uint16, packet bool) {
 	if *x == nil {
 		*x = make(earlyDeletes, 1<<earlyDeleteBits)
 	}
@@ -30,21 +31,21 @@ func (x *earlyDeletes) note(hash uint32, at int64, cpu uint16) {
 	switch {
 	// The times do not show which of the deletes was the last one.
 	case e.hash == hash && e.cpu != cpu && max(at-e.time, e.time-at) <= timestampMargin:
-		e.time, e.cpu = max(e.time, at), cpuNone
+		e.time, e.cpu, e.packet = max(e.time, at), cpuNone, e.packet && packet
 	case at >= e.time:
-		*e = earlyDelete{at, hash, cpu}
+		*e = earlyDelete{at, hash, cpu, packet}
 	}
 }
 
 // match reports whether a key that appears with change c was deleted at about the same moment on another
-// CPU, or after it was read.
-func (x earlyDeletes) match(hash uint32, c *Change) bool {
+// CPU, or after it was read, and whether the data plane made that delete.
+func (x earlyDeletes) match(hash uint32, c *Change) (deleted, packet bool) {
 	if x == nil {
-		return false
+		return false, false
 	}
 	e := &x[hash>>(32-earlyDeleteBits)]
 	other := e.cpu != c.CPU || c.Context == ContextReread
-	return e.hash == hash && other && c.Time-e.time <= timestampMargin
+	return e.hash == hash && other && c.Time-e.time <= timestampMargin, e.packet
 }
 
 // bytes returns the memory of the cache in bytes.

@@ -32,7 +32,7 @@ func (t *Table) restoreDeleted(c *Change, s uint32) Outcome {
 		return Stale
 	}
 	if m := t.meta(s); c.Context == ContextReread && !m.is(flagReread) {
-		m.flags &^= flagDeleteSeen
+		m.flags &^= flagDeleteSeen | flagPacketDelete | flagUncertain // the result has arrived
 	}
 	t.replaced.change(c.Key, nil)
 	t.markDirty(s)

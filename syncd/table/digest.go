@@ -47,23 +47,6 @@ type Digest struct {
 // Buckets are the sums of the buckets of a Digest. They add up to Digest.Sum.
 type Buckets [DigestBuckets]uint64
 
-// BucketSet is a set of buckets. Bucket b is bit b%64 of word b/64.
-type BucketSet [DigestBuckets / 64]uint64
-
-// Add adds a bucket to the set.
-func (s *BucketSet) Add(b int) { s[b/64] |= 1 << (b % 64) }
-
-// Has reports whether a bucket is in the set.
-func (s *BucketSet) Has(b int) bool { return s[b/64]&(1<<(b%64)) != 0 }
-
-// Len returns the number of buckets in the set.
-func (s *BucketSet) Len() (n int) {
-	for _, w := range s {
-		n += bits.OnesCount64(w)
-	}
-	return n
-}
-
 // digester computes and stores the digests of a table. The lock of the table protects it, except for id and
 // scope. All seeds are derived from Options.DigestKey.
 type digester struct {

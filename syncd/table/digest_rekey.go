@@ -28,8 +28,13 @@ func (tx *Tx) SetDigestKey(key []byte) {
 	}
 	d.slot = 0
 	for s := firstSlot; s < t.allocated; s++ {
-		if !t.meta(s).is(flagFree) {
-			t.addToDigest(s)
+		m := t.meta(s)
+		if m.is(flagFree) {
+			continue
+		}
+		t.addToDigest(s)
+		if m.is(flagNotHeld) {
+			t.owners.list[m.owner].digest.notHeld++
 		}
 	}
 }

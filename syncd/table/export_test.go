@@ -19,6 +19,9 @@ func (Internals) New(o Options, old *Table) (t *Table, err error) {
 	return t, nil
 }
 
+// HoldSmallClears sets the lowest number of entries of a clear.
+func (Internals) HoldSmallClears(t *Table, entries int) { t.clears.least = entries }
+
 // Stats returns the gauges and counters of a table without the positions and the memory. The table updates
 // the result with each change.
 func (Internals) Stats(t *Table) *Stats { return &t.stats }
@@ -43,6 +46,16 @@ func (Internals) Uncertain(t *Table, key []byte) (seen int64, uncertain bool) {
 func (Internals) Evicted(t *Table, key []byte) bool {
 	m, known := t.metaOf(key)
 	return known && m.is(flagEvicted)
+}
+
+// Restores reports whether the adoption of an entry restores the record of the last clean stop.
+func (Internals) Restores(t *Table, key []byte) bool {
+	_, s := t.find(key)
+	if s == 0 || !t.meta(s).is(flagUnversioned) || !t.meta(s).live() {
+		return false
+	}
+	v, _ := t.foundVersion(s)
+	return t.isRestored(v)
 }
 
 // Released returns the value of a released key, nil if the key is not released.

@@ -43,7 +43,7 @@ func (t *Table) unused(s uint32, sel *Unused, now int64) bool {
 	case at == 0:
 		return false
 	case sel.Changes:
-		return now-max(int64(m.version)-t.clock.offset, o.leftAt) >= int64(sel.For)
+		return now-max(int64(t.changed(m.version))-t.clock.offset, o.leftAt) >= int64(sel.For)
 	}
 	return t.takeover.scanned-at >= int64(sel.For) && idleFor(t.key(s), sel.Uses, sel.For)
 }

@@ -14,6 +14,9 @@ type Absence struct {
 	Before uint64
 	// Buckets are the buckets of the answer. Nil: all.
 	Buckets *BucketSet
+	// DigestID is the Table.DigestID to which Buckets belong. If the digest key has changed, the buckets have other keys, and
+	// Sweep infers nothing. 0: the key has not changed.
+	DigestID uint64
 	// Covered reports that the answer proves nothing about a record, because a node may have filtered the
 	// record on its way. See Coverage. Nil: it proves the absence of each record. Key and value are borrowed.
 	Covered func(key, value []byte) bool
@@ -30,6 +33,9 @@ type Absence struct {
 // a new cursor at position 0.
 func (tx *Tx) Sweep(a *Absence, now int64, c *Cursor, limit int) (deleted int, more bool) {
 	t := tx.t
+	if a.DigestID != 0 && a.DigestID != t.DigestID() {
+		return 0, false
+	}
 	for range limit {
 		s := c.nextBounded()
 		if s == 0 || c.pos >= a.Before {
@@ -40,8 +46,8 @@ func (tx *Tx) Sweep(a *Absence, now int64, c *Cursor, limit int) (deleted int, m
 			continue
 		}
 		m := t.meta(s)
-		if m.version == AdoptedVersion && m.is(flagLoaded) {
-			t.stamp(s, AdoptedVersion, selfID) // a third node named the owner of an entry of the local map: see NoteOwner
+		if m.is(flagNamed) {
+			t.stamp(s, t.opt.AdoptVersion, selfID) // a third node named the owner of an entry of the local map: see NoteOwner
 			continue
 		}
 		t.dropFromDigest(s)

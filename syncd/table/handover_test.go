@@ -201,7 +201,7 @@ func TestHandedOverRecordsStayTheOwners(t *testing.T) {
 // the control plane.
 func TestRestartOfADrainedNode(t *testing.T) {
 	for name, options := range map[string][]func(*Options){
-		"same map": {sameMap}, "new map": nil, "deletes any": {sameMap, deletesAny},
+		"same map": {sameMap}, "new map": nil, "deletes any": {sameMap, deletesAny}, "deletes wait": {sameMap, holdClears},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := newRig(t, options...)
@@ -215,11 +215,12 @@ func TestRestartOfADrainedNode(t *testing.T) {
 				r.remote(Accepted, 3*second, older, Version(second), key, "v")
 			}
 			r.adopt()
+			clearRig{r}.settle(3*second, 3*second, nil)
 			r.want("k", map[bool]string{true: "v v1000000000 a90 dirty", false: "v v1000000000 a90"}[name == "new map"])
 			r.want("l", "v v1000000000 a90")
 			r.want("m", "new v1000000001 a100")
 			r.want("n", "v v1000000000 a90")
-			r.want("o", "v v1 a100")
+			r.want("o", "v v2 a100")
 			r.write()
 			r.local(Ignored, 5*second, "delete l - syscall 0")
 			r.local(Accepted, 5*second, "delete m - syscall 0")

@@ -13,6 +13,34 @@ func (tx *Tx) SetMap(o Options) {
 	tx.t.admitted = 0 // counted under the former limit
 }
 
+// isMask reports whether a mask has the size of a value, or is nil.
+func (o *Options) isMask(mask []byte) bool { return mask == nil || len(mask) == o.ValueSize }
+
+// setDefaults replaces zero values with their defaults.
+func (o *Options) setDefaults() {
+	if o.AdoptVersion == 0 {
+		o.AdoptVersion = AdoptedVersion
+	}
+	if o.TombstoneTTL == 0 {
+		o.TombstoneTTL = DefaultTombstoneTTL
+	}
+	if o.TombstoneGrace == 0 {
+		o.TombstoneGrace = DefaultTombstoneGrace
+	}
+	if o.MaxTombstones == 0 {
+		o.MaxTombstones = max(2*o.MaxEntries, DefaultMaxTombstones)
+	}
+	if o.EvictedTTL == 0 {
+		o.EvictedTTL = DefaultEvictedTTL
+	}
+	if o.MaxEvicted == 0 {
+		o.MaxEvicted = o.MaxEntries
+	}
+	if o.MaxEvicted == 0 {
+		o.MaxEvicted = DefaultMaxEvicted
+	}
+}
+
 // KeySize returns the size of a key in bytes.
 func (t *Table) KeySize() int { return t.opt.KeySize }
 

@@ -47,6 +47,7 @@ func (l *loading) deletedDuringLoad(key []byte) (deleted int64, uncertain bool) 
 func (tx *Tx) BeginLoad() {
 	tx.t.loading, tx.t.unscanned = &loading{deleted: make(map[string]int64)}, true
 	tx.t.replaced.begin()
+	tx.t.adopted = false
 }
 
 // EndLoad ends a load. The caller calls it after the last Load, and AdvanceClock before it.
@@ -119,10 +120,15 @@ func (t *Table) loadKnown(s uint32, value []byte) Outcome {
 
 // AdoptedVersion is the version of records that a node found in its map and that no peer had, until they
 // change. It is below all other versions, because the time of the last write is not available. A node that
-// was isolated meanwhile and that has the record with its real version therefore wins.
-const AdoptedVersion Version = 1
+// was isolated meanwhile and that has the record with its real version therefore wins. Options.AdoptVersion replaces it for
+// records of this node.
+const AdoptedVersion Version = 2
 
-// Adopt makes up to limit unversioned records records of this node, with AdoptedVersion, or of another owner: see NoteOwner. It forgets
+// NamedVersion is the version of an entry of the local map of which peers have only named the owner. It is below
+// AdoptedVersion, so that the record of the owner wins, whenever it arrives. See NoteOwner.
+const NamedVersion Version = 1
+
+// Adopt makes up to limit unversioned records records of this node, or of another owner: see NoteOwner and Options.Stop. It forgets
 // unversioned records whose key has left the map. It returns true if there are more. The caller calls it
 // after the initial sync has delivered the records of the peers. The table is complete once Adopt has
 // returned false.
@@ -138,7 +144,7 @@ func (tx *Tx) Adopt(limit int) (more bool) {
 			t.forget(s) // no other node has it: see deleteUnversioned
 			continue
 		}
-		t.stamp(s, AdoptedVersion, t.adopter(t.key(s)))
+		t.adoptFor(s, t.adopter(t.key(s)))
 	}
 	if t.stats.Unversioned > 0 {
 		return true
@@ -149,8 +155,9 @@ func (tx *Tx) Adopt(limit int) (more bool) {
 
 // endAdoption discards what was noted for unversioned records.
 func (t *Table) endAdoption() {
+	t.adopted = true
 	t.replaced.end()
-	t.foreign = foreign{}
+	t.foreign, t.opt.Stop, t.stopBuf = foreign{}, Stop{}, nil
 }
 
 // Unversioned returns the number of records that Adopt has not adopted yet.

@@ -29,9 +29,15 @@ func (tx *Tx) LoadNewMap(c *Change, complete bool) Outcome {
 		return Refused
 	}
 	h, s := t.findForChange(c.Key)
-	if s != 0 && !t.opt.NewMapWins && t.ownedByLivePeer(t.meta(s)) {
-		defer t.finishChange()
-		return t.loadCopy(c, s)
+	if s != 0 && !t.opt.NewMapWins {
+		// An equal entry shows no use: the load balancer has not taken over the record of a node that has left, or has handed
+		// it over.
+		m := t.meta(s)
+		equal := m.live() && !t.ours(m.owner) && t.equalCarried(s, c.Value)
+		if equal || t.ownedByLivePeer(m) {
+			defer t.finishChange()
+			return t.loadCopy(c, s)
+		}
 	}
 	t.finishChange()
 	if s == 0 && !complete && !c.Read.markedAbsent(h) {
@@ -41,7 +47,7 @@ func (tx *Tx) LoadNewMap(c *Change, complete bool) Outcome {
 	return tx.Local(c)
 }
 
-// loadCopy handles an entry of a new map whose record a live peer owns.
+// loadCopy handles an entry of a new map whose record a live peer owns, or that equals the record of another node.
 func (t *Table) loadCopy(c *Change, s uint32) Outcome {
 	m := t.meta(s)
 	stale := c.Read.isStale(s) // a hook may have reported a later change
@@ -101,6 +107,15 @@ func (t *Table) useCopy(key []byte) {
 	if len(t.copies) > 0 {
 		delete(t.copies, t.copyKey(key))
 	}
+}
+
+// isCopy reports whether the entry of a record in a new map waits for its reread.
+func (t *Table) isCopy(s uint32) bool {
+	if len(t.copies) == 0 {
+		return false
+	}
+	_, known := t.copies[t.copyKey(t.key(s))]
+	return known
 }
 
 // copyKey returns the hash of a key for copies.

@@ -1,6 +1,9 @@
 package table
 
-import "testing"
+import (
+	"fmt"
+	"testing"
+)
 
 // newMap enters an entry that the read of a new map found at a time.
 func (r *rig) newMap(want Outcome, at int64, key, value string) {
@@ -57,6 +60,24 @@ func TestRecordOfLivePeerWinsOverNewMap(t *testing.T) {
 			r.want("k", "use v4000000000 a100")
 		})
 	}
+}
+
+// TestNewMapWinsOverHandedOverRecord: a new map has other values than records of a drained peer. Those that the peer has handed
+// over may have been taken over by this node's load balancer.
+func TestNewMapWinsOverHandedOverRecord(t *testing.T) {
+	r := newRig(t, visibleUse)
+	for _, key := range []string{"k", "l"} {
+		r.remote(Accepted, second, peer, 10, key, "v")
+	}
+	r.remote(Accepted, second, peer, 20, "m", "v")
+	r.write()
+	r.setHandover("b", Handover{peer.Incarnation, 10})
+	r.refill()
+	r.newMap(Accepted, 20*second, "k", "use")
+	r.newMap(Unchanged, 20*second, "l", "v") // the read shows no use
+	r.newMap(Stale, 20*second, "m", "use")
+	r.want("k", "use v20000000000 a100")
+	r.want("l", "v v10 b100")
 }
 
 // TestChangeAfterTheNewMapWasReadWins: a hook, or the reread, shows that this node's data plane uses the entry.
@@ -200,7 +221,8 @@ func TestUnknownKeyOfNewMapBeforePeersHaveSent(t *testing.T) {
 	r.want("k", "new v10 b100 dirty")
 }
 
-// TestForgottenRecordHasNoCopy: a table that forgets the record forgets the copy, too.
+// TestForgottenRecordHasNoCopy: the table keeps a tombstone until the entry of a new map has been read again. A table without a
+// kernel map forgets both.
 func TestForgottenRecordHasNoCopy(t *testing.T) {
 	r := newRig(t)
 	r.remote(Accepted, second, peer, 10, "k", "-")
@@ -211,8 +233,50 @@ func TestForgottenRecordHasNoCopy(t *testing.T) {
 		for tx.Expire(3*second+int64(DefaultTombstoneTTL), 10) {
 		}
 	})
+	r.want("k", "- v10 b100")
+	r.tab.Update(func(tx *Tx) {
+		for tx.ExpireUnwritten(4*second+int64(DefaultTombstoneTTL), 10) {
+		}
+	})
 	r.want("k", "unknown")
 	if n := r.pendingCopies(); n != 0 {
 		t.Errorf("pending copies: got %d, want 0", n)
 	}
+}
+
+// TestCopyOutlastsTheLimitOfTombstones: a table with too many tombstones forgets none whose entry in a new map has yet to be
+// read again. Otherwise a scan would find the ended entry without a record, and send it to all nodes.
+func TestCopyOutlastsTheLimitOfTombstones(t *testing.T) {
+	const limit = 4
+	r := newRig(t, func(o *Options) { o.MaxTombstones = limit })
+	r.remote(Accepted, second, peer, 10, "k", "-")
+	r.write()
+	r.refill()
+	r.newMap(Stale, 2*second, "k", "old")
+	for i := range 3 * limit {
+		r.remote(Accepted, 3*second, peer, Version(20+i), fmt.Sprint(i), "-") // stay until they are written
+	}
+	r.want("k", "- v10 b100")
+	r.local(Restored, 4*second, "update k old reread 0")
+	r.want("k", "- v10 b100 dirty")
+	r.write()
+	r.want("k", "- v10 b100")
+}
+
+// TestScanAfterARestoreThatANewMapMakesNeedless: syncd was about to restore an entry when its map was replaced by one that has
+// it. Scans compare the entry.
+func TestScanAfterARestoreThatANewMapMakesNeedless(t *testing.T) {
+	r := withMembers(t)
+	r.remote(Accepted, second, peer, Version(second), "k", "v")
+	r.write()
+	r.tab.Update(func(tx *Tx) { tx.RequestReread(pad("k", keySize)) })
+	r.wantRereads("k")
+	r.local(Restored, 3*second, "delete k - reread 0")
+	r.want("k", "v v1000000000 b100 dirty")
+	r.refill()
+	r.newMap(Unchanged, 4*second, "k", "v")
+	r.want("k", "v v1000000000 b100")
+	r.do(Accepted, func(tx *Tx) Outcome {
+		return tx.Scanned(&Change{Key: pad("k", keySize), Value: pad("w", valueSize), Time: 5 * second, Context: ContextReread})
+	})
 }

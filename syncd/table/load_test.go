@@ -95,7 +95,7 @@ func TestLoadAndAdopt(t *testing.T) {
 		t.Fatalf("unversioned records: got %d, want 1", n)
 	}
 	r.adopt()
-	r.want("a", "v v1 a100")
+	r.want("a", "v v2 a100")
 	r.wantOrder("bcda")
 	// An event from before Adopt is still later than the load.
 	r.local(Accepted, 3*second, "update a w packet 0")

@@ -86,11 +86,7 @@ func (t *Table) localUpdate(c *Change, h, s uint32) Outcome {
 			return Refused
 		}
 		t.enter(c, s, t.versionAt(c.Time))
-		// A delete of the key on another CPU may have come after this write.
-		if t.earlyDeletes.match(h, c) {
-			t.requestReread(s)
-		}
-		t.queueSettling(0, h, s, c.Time, neverChanged)
+		t.settleCreated(c, h, s)
 		return Accepted
 	}
 	m := t.meta(s)
@@ -136,9 +132,19 @@ func (t *Table) localUpdate(c *Change, h, s uint32) Outcome {
 	recreated := !m.live()
 	outcome := t.change(c, s)
 	if recreated && outcome == Accepted {
-		t.queueSettling(0, h, s, c.Time, neverChanged)
+		t.settleCreated(c, h, s)
 	}
 	return outcome
+}
+
+// settleCreated requests rereads of a key that a change has created.
+func (t *Table) settleCreated(c *Change, h, s uint32) {
+	// A delete of the key on another CPU may have come after this write.
+	if deleted, packet := t.earlyDeletes.match(h, c); deleted {
+		t.requestReread(s)
+		t.notePacketDelete(s, packet)
+	}
+	t.queueSettling(0, h, s, c.Time, neverChanged)
 }
 
 // change enters a change that differs from the record's content, if the change wins.
@@ -160,6 +166,8 @@ func (t *Table) change(c *Change, s uint32) Outcome {
 	}
 	if again {
 		t.requestReread(s)
+	} else {
+		m.flags &^= flagPacketDelete
 	}
 	if race && c.Op != OpUpdate && c.Context != ContextReread {
 		m.flags |= raced
@@ -195,6 +203,7 @@ func (t *Table) winningVersion(c *Change, s uint32) (v Version, wins bool) {
 func (t *Table) enter(c *Change, s uint32, v Version) {
 	b := t.observe(c, s)
 	t.replaced.forget(c.Key)
+	t.unheld.noteMerged(c.Key) // from now on, the map is evidence for the key
 	m := t.meta(s)
 	t.joinEligible(c, m)
 	revived := (!m.live() || m.is(flagEvicted)) && c.Op == OpUpdate
@@ -215,9 +224,9 @@ func (t *Table) enter(c *Change, s uint32, v Version) {
 func (m *meta) noteEvidence(c *Change) {
 	switch {
 	case c.Context == ContextReread:
-		m.flags &^= flagUncertain
+		m.flags &^= flagUncertain | flagDoubted
 		if !m.is(flagReread) { // otherwise the reread after the delete follows
-			m.flags &^= flagDeleteSeen
+			m.flags &^= flagDeleteSeen | flagPacketDelete
 		}
 		m.cpu = cpuNone // a reread is not ordered with the events of any CPU
 	case m.seen == 0 || c.Time-m.seen > timestampMargin:

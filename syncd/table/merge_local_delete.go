@@ -4,7 +4,7 @@ package table
 // no record.
 func (t *Table) localDelete(c *Change, h, s uint32) Outcome {
 	if s == 0 {
-		t.noteAbsent(h, c.Time, c.CPU)
+		t.noteAbsent(h, c.Time, c.CPU, c.Context < ContextSyscall)
 		if c.Context != ContextReread {
 			t.replaced.note(c.Key, nil, false)
 		}
@@ -33,16 +33,20 @@ func (t *Table) localDelete(c *Change, h, s uint32) Outcome {
 		}
 		t.unrelease(m)
 		m.noteEvidence(c)
+		if c.Context < ContextSyscall {
+			t.earlyDeletes.note(h, c.Time, c.CPU, true) // the create may arrive later
+		}
 		return Unchanged
 	}
 	m.flags &^= flagEntry
 	if t.mayBeEvicted(c, m) {
 		return t.evictUnseen(c, s)
 	}
+	packet := c.Context < ContextSyscall || c.Context == ContextReread && m.is(flagPacketDelete)
 	switch {
 	// On a drained node, a delete by bpf(2) shows no intention: its load balancer may clear the map. Neither does the
 	// end of a timer, because packets restart it on another node.
-	case c.Context < ContextSyscall && (!t.opt.HasTimer || !t.keptWhileDrained(m)), t.deletesAny() && (!t.opt.HoldClears || m.is(flagUnversioned)):
+	case packet && (!t.opt.HasTimer || !t.keptWhileDrained(m)), t.deletesAny() && (!t.opt.HoldClears || m.is(flagUnversioned)):
 	case m.is(flagUnversioned):
 		return t.deleteUnversioned(c, s)
 	case t.keptWhileDrained(m):
@@ -50,7 +54,7 @@ func (t *Table) localDelete(c *Change, h, s uint32) Outcome {
 	// Only the data plane of this node may delete a record of a live peer. The writer restores the entry.
 	case t.protected(m):
 		return t.restoreDeleted(c, s)
-	case t.opt.HoldClears && (t.stats.Live >= minClear || t.clears.held > 0):
+	case t.opt.HoldClears && (t.stats.Live >= t.clears.least || t.clears.held > 0):
 		return t.holdDelete(c, s)
 	}
 	return t.change(c, s)

@@ -20,28 +20,29 @@ func TestAdoptStoresDeletedKeys(t *testing.T) {
 // Two deleted keys have the same place in earlyDeletes: the later delete stays.
 func TestEarlyDeletesKeepTheLatest(t *testing.T) {
 	var x earlyDeletes
-	x.note(7, 2*second, 0)
-	x.note(7, second, 1)
-	if !x.match(7, &Change{Time: 2 * second, CPU: 1}) || x.match(7, &Change{Time: 2 * second, CPU: 0}) {
-		t.Errorf("early delete: got %+v, want the later one, of CPU 0", x[0])
+	x.note(7, 2*second, 0, true)
+	x.note(7, second, 1, false)
+	deleted, packet := x.match(7, &Change{Time: 2 * second, CPU: 1})
+	if same, _ := x.match(7, &Change{Time: 2 * second, CPU: 0}); !deleted || !packet || same {
+		t.Errorf("early delete: got %+v, want the later one, of CPU 0 by a packet", x[0])
 	}
 }
 
 // Only deletes of one key by two CPUs at about the same time have an unknown order.
 func TestEarlyDeletesOfUnknownOrder(t *testing.T) {
 	note := func(hash uint32, at int64, cpu uint16) (x earlyDeletes) {
-		x.note(7, second, 1)
-		x.note(hash, at, cpu)
+		x.note(7, second, 1, true)
+		x.note(hash, at, cpu, hash == 8)
 		return x
 	}
 	for name, c := range map[string]struct {
 		x    earlyDeletes
 		want earlyDelete
 	}{
-		"two CPUs":                 {note(7, second+timestampMargin, 0), earlyDelete{second + timestampMargin, 7, cpuNone}},
-		"two CPUs, earlier":        {note(7, second-timestampMargin, 0), earlyDelete{second, 7, cpuNone}},
-		"one CPU":                  {note(7, second+1, 1), earlyDelete{second + 1, 7, 1}},
-		"two keys, the same place": {note(8, second+1, 0), earlyDelete{second + 1, 8, 0}},
+		"two CPUs":                 {note(7, second+timestampMargin, 0), earlyDelete{second + timestampMargin, 7, cpuNone, false}},
+		"two CPUs, earlier":        {note(7, second-timestampMargin, 0), earlyDelete{second, 7, cpuNone, false}},
+		"one CPU":                  {note(7, second+1, 1), earlyDelete{second + 1, 7, 1, false}},
+		"two keys, the same place": {note(8, second+1, 0), earlyDelete{second + 1, 8, 0, true}},
 	} {
 		if got := c.x[0]; got != c.want {
 			t.Errorf("early delete, %s: got %+v, want %+v", name, got, c.want)
@@ -65,9 +66,9 @@ func TestDeletesOfTwoCPUsDuringTheLoad(t *testing.T) {
 		r.wantRereads("k")
 	}
 	var x earlyDeletes
-	x.note(7, second, 1)
-	x.note(7, second+timestampMargin+1, 0)
-	if x.match(7, &Change{Time: second + timestampMargin + 1, CPU: 0}) {
+	x.note(7, second, 1, true)
+	x.note(7, second+timestampMargin+1, 0, true)
+	if deleted, _ := x.match(7, &Change{Time: second + timestampMargin + 1, CPU: 0}); deleted {
 		t.Errorf("early delete: got %+v, want the later one alone", x[0])
 	}
 }

@@ -36,16 +36,16 @@ func (t *Table) remote(d *Delta, now int64, opt RemoteOptions) Outcome {
 	if s == 0 && d.Delete && opt.Touch && t.isForgottenEarly(d) {
 		return Stale
 	}
+	if s != 0 && t.mergeOverFound(d, s, opt) {
+		return Stale
+	}
 	if t.ours(d.Owner) {
 		t.unheld.noteMerged(d.Key)
 	}
 	if t.ours(d.Owner) && (s != 0 || !d.Expired) {
-		if o, done := t.mergeOwn(d, h, s, now); done {
+		if o, done := t.mergeOwn(d, h, s, now, opt); done {
 			return o
 		}
-	}
-	if opt.SecondHand && s != 0 && t.isFirstHand(s) && t.replacesRecord(d, t.meta(s), opt) {
-		return Stale
 	}
 	if from := &t.owners.list[d.Owner]; s != 0 && (from.unverified || from.ours) && t.defend(d, s, now, opt) {
 		return Defended
@@ -81,7 +81,7 @@ func (t *Table) remote(d *Delta, now int64, opt RemoteOptions) Outcome {
 		return Accepted
 	}
 	m := t.meta(s)
-	if !t.replacesRecord(d, m, opt) {
+	if !t.replacesRecord(d, m, opt) && !t.replacesNamed(d, s) {
 		return t.mergeNotNewer(d, s, opt)
 	}
 	loaded := t.noteReplacedLoad(d, s)
@@ -145,18 +145,13 @@ func (t *Table) replaces(d *Delta, s uint32, opt *RemoteOptions) bool {
 	return true
 }
 
-// isFirstHand reports whether a record may come from its owner's own stream, or is a change of this node. A
-// tombstone is such a record, too.
-func (t *Table) isFirstHand(s uint32) bool {
-	m := t.meta(s)
-	owner := &t.owners.list[m.owner]
-	return m.version != 0 && (owner.ours || t.owners.live[owner.Node])
-}
-
 // kernelDiffers reports whether the kernel's entry differs from the delta. It uses the record, which must
 // not be dirty, as the content of the kernel.
 func (t *Table) kernelDiffers(d *Delta, s uint32) bool {
 	m := t.meta(s)
+	if m.is(flagHeld) && m.is(flagWritten) {
+		return true // a write was in progress at the time of the delete
+	}
 	// An evicted entry has left the kernel map. The entry of a released tombstone may still be in it.
 	inKernel := (m.live() || m.is(flagReleased)) && !m.is(flagEvicted|flagHeld)
 	if d.Delete || !inKernel {
@@ -170,6 +165,14 @@ func (t *Table) kernelDiffers(d *Delta, s uint32) bool {
 // neither.
 func (t *Table) replacesRecord(d *Delta, m *meta, opt RemoteOptions) bool {
 	return t.isNewer(d, m) || (opt.Repair && !d.Delete && m.is(flagInferred))
+}
+
+// replacesNamed decides between two entries that nodes found in their maps, if peers have named the same owner for both and
+// the owner has left: see NoteOwner. All nodes choose the same one.
+func (t *Table) replacesNamed(d *Delta, s uint32) bool {
+	m := t.meta(s)
+	return d.Version == NamedVersion && m.version == NamedVersion && d.Owner == m.owner && m.live() && !d.Delete &&
+		t.digester.hashValue(d.Value) > t.digester.hashValue(t.value(s))
 }
 
 // stampDelta sets the version and the owner of a record to those of a delta.

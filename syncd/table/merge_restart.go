@@ -15,8 +15,12 @@ package table
 //
 // The local content gets a version just above the peer's version. It wins over the old record, but not over
 // the record of a third node that took the key over meanwhile.
-func (t *Table) mergeOwn(d *Delta, h, s uint32, now int64) (o Outcome, done bool) {
+func (t *Table) mergeOwn(d *Delta, h, s uint32, now int64, opt RemoteOptions) (o Outcome, done bool) {
 	current := d.Owner == selfID
+	if s != 0 && t.ownerLacks(d, s, opt) {
+		t.takeBack(d, s, now)
+		return Accepted, true
+	}
 	if (s != 0 && t.isNewer(d, t.meta(s)) || s == 0 && t.sameMap(d.Key)) && t.holdAbsent(d, h, s, now) {
 		return Accepted, true
 	}
@@ -42,6 +46,9 @@ func (t *Table) mergeOwn(d *Delta, h, s uint32, now int64) (o Outcome, done bool
 		return Accepted, true
 	}
 	if m.is(flagHeld) {
+		if m.is(flagWritten) {
+			t.markDirty(s) // a write was in progress at the time of the delete
+		}
 		t.put(s, nil, true, now) // the map lacks the entry
 	}
 	// The local content equals the peer's record. The record then keeps the peer's version and owner.
@@ -51,6 +58,23 @@ func (t *Table) mergeOwn(d *Delta, h, s uint32, now int64) (o Outcome, done bool
 	}
 	t.stamp(s, d.Version+1, selfID)
 	return Accepted, true
+}
+
+// ownerLacks reports whether the owner of a live record has answered with an older one of an earlier incarnation of this node.
+// It does not have the record that this table has in its name, and a sweep would delete the entry, which the owner has.
+func (t *Table) ownerLacks(d *Delta, s uint32, opt RemoteOptions) bool {
+	m := t.meta(s)
+	return opt.Touch && opt.Sender != 0 && m.owner == opt.Sender && !d.Delete && m.live() && !m.is(flagUnversioned|flagHeld) && !t.isNewer(d, m)
+}
+
+// takeBack makes a record, whose owner lacks it, one of this node with the value of a delta.
+func (t *Table) takeBack(d *Delta, s uint32, now int64) {
+	m := t.meta(s)
+	v := m.version + 1
+	t.markDirty(s)
+	t.put(s, d.Value, false, now)
+	m.seen, m.cpu = max(m.seen, now), cpuNone
+	t.stamp(s, v, selfID)
 }
 
 // hasLocalContent reports whether a record has the content of the local map when a delta of an earlier

@@ -25,6 +25,8 @@ type owners struct {
 	// live has the nodes that are in the cluster, nil before the first SetMembers. seen has the nodes that
 	// are or were in it, a superset of live. Neither includes this node unless SetMembers names it.
 	live, seen map[string]bool
+	// stopped has the nodes that owned records at the last stop of this node: see Options.Stop. It never changes.
+	stopped map[string]bool
 	// handovers has what nodes have handed over, without zero elements. It has nodes of seen and this node only.
 	handovers map[string]Handover
 	// drained is true if handovers has this node.
@@ -76,6 +78,7 @@ func (o *owners) init(self Owner, d *digester) {
 	o.ids = make(map[Owner]OwnerID)
 	o.gone = make(map[string]bool)
 	o.handovers = make(map[string]Handover)
+	o.stopped = make(map[string]bool)
 	o.intern(self)
 }
 

@@ -105,9 +105,11 @@ func (t *Table) stamp(s uint32, v Version, o OwnerID) {
 		t.owners.list[o].digest.notHeld++
 	}
 	t.owners.moveReference(m.owner, o)
-	t.unhold(m)
 	m.version, m.owner = v, o
-	m.flags &^= flagUnsent | flagCleared
+	m.flags &^= flagUnsent | flagCleared | flagNamed
+	if m.is(flagHeld) {
+		t.holdLonger(s)
+	}
 	t.invalidateReadings(s)
 	t.addToDigest(s)
 	t.moveTail(s)

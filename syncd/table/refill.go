@@ -24,7 +24,7 @@ func (tx *Tx) Refill() {
 		t.closeVictimCursor(h)
 	}
 	clear(t.bases)
-	t.copies = nil
+	t.copies, t.opt.Stop = nil, Stop{} // the entries of the former map
 	t.applied, t.takeover.since = 0, 0
 	t.unscanned = true // until a scan of the new map has ended
 	tx.changed = true

@@ -54,7 +54,15 @@ func (t *Table) noteLateChange(c *Change, s uint32) {
 		t.requestReread(s)
 		if c.Op == OpDelete && c.Context != ContextReread {
 			m.flags |= flagDeleteSeen
+			t.notePacketDelete(s, c.Context < ContextSyscall)
 		}
+	}
+}
+
+// notePacketDelete notes that the data plane has made the delete of a key that waits for a reread.
+func (t *Table) notePacketDelete(s uint32, packet bool) {
+	if packet {
+		t.meta(s).flags |= flagPacketDelete
 	}
 }
 

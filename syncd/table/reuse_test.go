@@ -9,7 +9,7 @@ import (
 func reuseTable(old *Table, o Options) *Table {
 	o.setDefaults()
 	t := &Table{opt: o, max: maxRecords, subs: make(map[chan<- struct{}]int), slab: old.slab}
-	t.tx.t = t
+	t.tx.t, t.clock.offset, t.clears.least = t, o.WallOffset, minClear
 	t.chunks = old.chunks[:1]
 	n := min(int(old.allocated), len(t.chunks[0].meta))
 	clear(t.chunks[0].meta[:n])
@@ -27,6 +27,7 @@ func reuseTable(old *Table, o Options) *Table {
 		t.log.spare = l.spare
 	}
 	t.tombs.spare, t.rereads.spare, t.failures.spare = old.tombs.memory(), old.rereads.memory(), old.failures.memory()
+	t.unheld.load(&t.opt)
 	t.newTombs.spare = old.newTombs.memory()
 	for i := range t.settling.pauses {
 		t.settling.pauses[i].spare = old.settling.pauses[i].memory()

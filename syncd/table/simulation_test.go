@@ -13,6 +13,7 @@ import (
 var (
 	simSeeds = flag.Int("sim.seeds", 0, "number of seeds that TestSimulation runs; 0: default")
 	simFirst = flag.Uint64("sim.first", 0, "first seed of TestSimulation; 0: random")
+	simFails = flag.Int("sim.failures", 0, "number of failing seeds after which TestSimulation stops; 0: default")
 	simSums  = flag.Bool("sim.sums", false, "print a checksum of the steps of each seed of TestSimulation")
 )
 
@@ -44,6 +45,12 @@ func TestSimulationDeletesAny(t *testing.T) {
 	simulate(t, tabletest.SimulationOptions{Seeds: simSeedsByDefault / 2, DeletesAny: true})
 }
 
+// TestSimulationStops is TestSimulation with clean stops.
+func TestSimulationStops(t *testing.T) {
+	race.SkipSequential(t)
+	simulate(t, tabletest.SimulationOptions{Seeds: simSeedsByDefault / 2, Stops: true})
+}
+
 // simulate runs clusters with the seeds that the flags select. o.Seeds is the default of their number.
 func simulate(t *testing.T, o tabletest.SimulationOptions) {
 	switch {
@@ -55,7 +62,7 @@ func simulate(t *testing.T, o tabletest.SimulationOptions) {
 	if o.First = *simFirst; o.First == 0 {
 		o.First = 1 + rand.Uint64N(1<<40)
 	}
-	o.Sums = *simSums
+	o.Sums, o.Failures = *simSums, *simFails
 	tabletest.Simulate(t, table.Internals{}, o)
 }
 

@@ -70,15 +70,22 @@ const (
 	flagInReleased
 	// flagLoaded: the value was in the local map when the map was loaded.
 	flagLoaded
+	// flagNamed: peers have only named the owner of this entry of the local map, and this node has merged no record of the
+	// key. See NoteOwner.
+	flagNamed
 	// flagUncounted: the map may hold a value of a peer that syncd wrote after the record's last change. Counter does
 	// not see the next change.
 	flagUncounted
 	// flagDeleteSeen: hooks have reported a delete of the key, without its order with other changes, and no reread has
 	// decided since. See mayBeEvicted.
 	flagDeleteSeen
+	// flagPacketDelete: the data plane made such a delete. If the reread does not find the key, the delete does not wait.
+	flagPacketDelete
 	// flagHeld: the entry was deleted by bpf(2), and SettleDeletes has yet to decide whether the delete is entered. The live
 	// record is not dirty. clears.held counts these records.
 	flagHeld
+	// flagDoubted: a change that may be later has shown the entry of a record with flagHeld, and no reread has decided since.
+	flagDoubted
 	// flagCleared: SettleDeletes has restored the entry after a clear, and the record has not changed since.
 	flagCleared
 

@@ -75,12 +75,21 @@ func (t *Table) invalidateReadings(s uint32) {
 }
 
 // noteAbsent notes that a key has no record since a time. The value of an open reading or an event that
-// arrives later may be older than that time.
-func (t *Table) noteAbsent(hash uint32, at int64, cpu uint16) {
-	t.earlyDeletes.note(hash, at, cpu)
+// arrives later may be older than that time. packet is true if the data plane has deleted the key.
+func (t *Table) noteAbsent(hash uint32, at int64, cpu uint16, packet bool) {
+	t.earlyDeletes.note(hash, at, cpu, packet)
 	for _, r := range t.readings {
 		r.markAbsent(hash)
 	}
+}
+
+// noteForgotten notes that a tombstone is forgotten, of which an older event may still arrive. written is true if syncd has
+// deleted the entry, which may have been after that event.
+func (t *Table) noteForgotten(hash uint32, seen int64, cpu uint16, written bool) {
+	if written {
+		seen, cpu = max(seen, t.now), cpuNone
+	}
+	t.noteAbsent(hash, seen, cpu, false)
 }
 
 // invalidateAbsent marks a key as absent in all readings that treat its record as changed. The record

@@ -40,6 +40,15 @@ type Options struct {
 	// Unheld are the keys whose absence from the local map means nothing, although SameMap is set. See
 	// Tx.Unheld.
 	Unheld Unheld
+	// Stop has the records of the table at the clean stop of the last incarnation. Only the same kernel map has their entries.
+	// The zero value: not known.
+	Stop Stop
+	// AdoptVersion is the version of entries that Adopt makes records of this node, unless Stop has them. It is above the
+	// versions that Stop restores: see RestoredVersions. Zero means AdoptedVersion. Then no version counts as restored.
+	AdoptVersion Version
+	// Stable is a bit mask of a value, ValueSize bytes, without the bits that the kernel owns. Only a change of a bit in
+	// the mask is a change since Stop. Nil: all bits.
+	Stable []byte
 	// TombstoneTTL is the lifetime of a tombstone, from the moment at which this node received the delete.
 	// Zero means DefaultTombstoneTTL.
 	TombstoneTTL time.Duration
@@ -123,28 +132,6 @@ type Options struct {
 	HasTimer bool
 	// Counter observes the values of local changes. Nil: nothing does.
 	Counter Counter
-}
-
-// setDefaults replaces zero values with their defaults.
-func (o *Options) setDefaults() {
-	if o.TombstoneTTL == 0 {
-		o.TombstoneTTL = DefaultTombstoneTTL
-	}
-	if o.TombstoneGrace == 0 {
-		o.TombstoneGrace = DefaultTombstoneGrace
-	}
-	if o.MaxTombstones == 0 {
-		o.MaxTombstones = max(2*o.MaxEntries, DefaultMaxTombstones)
-	}
-	if o.EvictedTTL == 0 {
-		o.EvictedTTL = DefaultEvictedTTL
-	}
-	if o.MaxEvicted == 0 {
-		o.MaxEvicted = o.MaxEntries
-	}
-	if o.MaxEvicted == 0 {
-		o.MaxEvicted = DefaultMaxEvicted
-	}
 }
 
 // Table is the replicated content of one kernel map. Its methods may be called from any goroutine. All
@@ -253,8 +240,12 @@ type Table struct {
 	loading *loading
 	// replaced has the content of the local map that records of other nodes have replaced during the initial sync.
 	replaced replacedLoads
+	// adopted reports that Adopt has ended since the last BeginLoad: the initial sync is over.
+	adopted bool
 	// foreign has the owners of filtered keys until Adopt has ended.
 	foreign foreign
+	// stopBuf is scratch space for foundVersion.
+	stopBuf []byte
 	// copies has the entries of a new map that wait for their reread: see load_new_map.go.
 	copies copies
 	// unheld has the keys of this node's earlier incarnations that the map may never have held.
@@ -292,8 +283,8 @@ func New(o Options) (*Table, error) {
 		return nil, fmt.Errorf("create table: key size %d and value size %d must be above 0: %w", o.KeySize, o.ValueSize, ErrOptions)
 	case o.MaxRecords < 0 || o.MaxRecords > maxRecords:
 		return nil, fmt.Errorf("create table: record limit %d is out of range: %w", o.MaxRecords, ErrOptions)
-	case o.Significant != nil && len(o.Significant) != o.ValueSize, o.Carried != nil && len(o.Carried) != o.ValueSize:
-		return nil, fmt.Errorf("create table: significant and carried masks must have the size of a value: %w", ErrOptions)
+	case !o.isMask(o.Significant), !o.isMask(o.Carried), !o.isMask(o.Stable):
+		return nil, fmt.Errorf("create table: significant, carried and stable masks must have the size of a value: %w", ErrOptions)
 	case o.EvictedTTL < 0 || o.MaxEvicted < 0 || o.MaxEntries < 0:
 		return nil, fmt.Errorf("create table: negative evicted lifetime %s, evicted limit %d or map size %d: %w",
 			o.EvictedTTL, o.MaxEvicted, o.MaxEntries, ErrOptions)
@@ -316,11 +307,14 @@ func New(o Options) (*Table, error) {
 	if t.max == 0 {
 		t.max = maxRecords
 	}
-	t.tx.t, t.clock.offset = t, o.WallOffset
+	t.tx.t, t.clock.offset, t.clears.least = t, o.WallOffset, minClear
 	t.initSlab(o.KeySize, o.ValueSize, o.MaxEntries)
 	t.index.init()
 	t.digester.init(&t.opt)
 	t.owners.init(o.Self, &t.digester)
+	for _, w := range o.Stop.Owners {
+		t.owners.stopped[w.Node] = true
+	}
 	t.log.init(&t.opt)
 	t.unheld.load(&t.opt)
 	return t, nil

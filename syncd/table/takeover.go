@@ -125,7 +125,7 @@ func (t *Table) takenOver(m *meta) (since int64) {
 		since = max(o.leftAt, t.takeover.since)
 	}
 	if since > 0 {
-		since = max(since, int64(m.version)-t.clock.offset)
+		since = max(since, int64(t.changed(m.version))-t.clock.offset)
 	}
 	return since
 }

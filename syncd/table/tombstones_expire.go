@@ -4,8 +4,8 @@ import "math"
 
 // Expire forgets tombstones that are older than Options.TombstoneTTL, and acknowledged ones that are older
 // than Options.TombstoneGrace. It forgets up to limit of them and returns true if there may be more. It
-// keeps a tombstone that the writer has yet to write to the kernel map. It also moves settled tombstones to
-// the log. now is the wall clock in nanoseconds.
+// keeps a tombstone that the writer has yet to write to the kernel map, or whose entry in a new map has yet to be read
+// again. It also moves settled tombstones to the log. now is the wall clock in nanoseconds.
 func (tx *Tx) Expire(now int64, limit int) (more bool) {
 	return tx.t.expire(now, limit, flagDirty|flagUnversioned|flagReleased)
 }
@@ -75,7 +75,7 @@ func (t *Table) expireDue(q timedSlot, old, now int64, kept flags) bool {
 	case m.is(flagReleased & kept):
 		t.tombs.push(timedSlot{now, q.slot})
 		return false
-	case m.is(kept), m.seen > old && (m.seq > t.acked || t.loading != nil || t.unscanned || m.seen > now-int64(t.opt.TombstoneGrace) || m.is(open)):
+	case t.keepsTombstone(q.slot, kept), m.seen > old && (m.seq > t.acked || t.loading != nil || t.unscanned || m.seen > now-int64(t.opt.TombstoneGrace) || m.is(open)):
 		t.tombs.push(timedSlot{max(m.seen, old+1), q.slot})
 		return false
 	case m.seen > old:
@@ -88,20 +88,28 @@ func (t *Table) expireDue(q timedSlot, old, now int64, kept flags) bool {
 	return true
 }
 
+// keepsTombstone reports whether a tombstone has one of the flags kept. If dirty ones are kept, so is the tombstone of an entry of
+// a new map that waits for its reread: the writer deletes the entry after that.
+func (t *Table) keepsTombstone(s uint32, kept flags) bool {
+	return t.meta(s).is(kept) || kept&flagDirty != 0 && t.isCopy(s)
+}
+
 // expireOne forgets the tombstone of an entry that was taken from the queue, and returns true if it did. A
-// tombstone with one of the flags kept, such as one that the writer has yet to write, goes back into the
-// queue. If the key is live again, expireOne forgets nothing.
+// tombstone that keepsTombstone reports goes back into the queue. If the key is live again, expireOne forgets nothing.
 func (t *Table) expireOne(q timedSlot, kept flags) bool {
 	m := t.meta(q.slot)
 	switch {
 	case !m.inTombs():
 		m.flags &^= flagInTombs
 		return false
-	case m.is(kept):
+	case t.keepsTombstone(q.slot, kept):
 		t.tombs.push(q)
 		return false
 	}
 	t.raiseFloor(m.seq, m.is(flagInferred))
+	if kept&flagDirty != 0 && m.is(flagUncertain) {
+		t.queueUnknownReread(t.key(q.slot)) // the map may hold the key
+	}
 	t.forget(q.slot)
 	return true
 }
@@ -117,8 +125,8 @@ func (t *Table) raiseFloor(seq uint64, inferred bool) {
 // to the next record of the slot: expireDue skips a live record and checks the time of a later tombstone.
 func (t *Table) forget(s uint32) {
 	m, h := t.meta(s), t.hash(t.key(s))
-	t.noteAbsent(h, m.seen, m.cpu) // an older event may still arrive
-	if t.loading != nil {          // an older read, too
+	t.noteForgotten(h, m.seen, m.cpu, m.is(flagWritten))
+	if t.loading != nil { // an older read, too
 		t.loading.noteDelete(&Change{Key: t.key(s), Time: m.seen, Context: ContextReread})
 	}
 	t.unlink(s)

@@ -52,7 +52,7 @@ func TestQueuedTombstoneIsForgotten(t *testing.T) {
 	r.want("k", "unknown")
 	r.load(Accepted, "k", "v")
 	r.want("k", "v v0 a100")
-	r.wantRereads("k")
+	r.wantRereads("kk") // of the tombstone, and of the new record
 	r.tab.View((*Tx).ReclaimOwners)
 	r.tab.View(func(tx *Tx) {
 		tx.Owners(func(o Owner) {

@@ -128,5 +128,5 @@ func TestForgottenDeleteIsResent(t *testing.T) {
 	first := Owner{Node: "aa", Incarnation: 1}
 	r.remote(Accepted, 1*second, peer, AdoptedVersion, "l", "-")
 	r.merge(Stale, 2*second, first, AdoptedVersion, "l", "v", RemoteOptions{Touch: true, Repair: true})
-	r.want("l", "- v2 a100")
+	r.want("l", "- v3 a100")
 }

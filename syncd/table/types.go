@@ -178,9 +178,6 @@ type RemoteOptions struct {
 	Repair bool
 	// Sender is the peer that sent the delta, with any of its incarnations. Zero: none.
 	Sender OwnerID
-	// SecondHand is true if a peer sends the record of another live node without a request for it. The record
-	// replaces no record of a live node or of this node, whatever the versions.
-	SecondHand bool
 	// Acknowledged is Absence.Acknowledged for the sender: it may not have received newer records of its earlier
 	// incarnations above that position. It is not authoritative for those.
 	Acknowledged uint64
@@ -221,6 +218,12 @@ type Record struct {
 	// Inferred marks a tombstone that no node has sent: this node has concluded it from an answer of the
 	// owner. It is not sent. It implies Delete.
 	Inferred bool
+	// Named marks an entry of the local map of which peers have only named the owner, which has not left: see NoteOwner. The
+	// owner may have another value. It is not sent.
+	Named bool
+	// Undecided marks a restored record of this node whose entry the kernel map lacks, until the table decides whether the entry
+	// has ended. It is not sent: a record that the owner sends replaces entries that other nodes have yet to adopt.
+	Undecided bool
 	// Position is the position of the record in the order, 0 for an unversioned record.
 	Position uint64
 	// Ref identifies the record for Applied and Displace.

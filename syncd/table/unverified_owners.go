@@ -3,9 +3,11 @@ package table
 // An unverified owner is an owner that was never in the membership: it left before this node started, or a peer
 // invented it. Its records arrive as orphaned records. The table accepts them, but defends two kinds of
 // records against them: live records of this node, and live records of a live node. The exception is a live
-// node that itself sends the unverified owner's record in place of its own. The table also defends a record of a
-// live node against some records of an earlier incarnation of this node. These have a version later than
-// the start of this incarnation.
+// node that itself sends the unverified owner's record in place of its own, and a restored record of a node that
+// owned records at the last stop of this node, over another restored one. The table also defends a record of a
+// live node against records of an earlier incarnation of this node, which any peer may send. These have a version later
+// than the start of this incarnation, or arrive after the entries of the start are adopted: the peers have sent this
+// node's own records by then, and one peer could change the entries of all live nodes in its name.
 //
 // Tables converge, although another node may have accepted the delta that this node refused. Two cases
 // exist. If the defended record is this node's, or the delta has this node as its owner, this node sends
@@ -26,11 +28,13 @@ func (t *Table) defend(d *Delta, s uint32, now int64, opt RemoteOptions) bool {
 	switch {
 	case !m.live() || m.version == 0 || !t.isNewer(d, m):
 		return false
+	case t.isRestored(m.version) && t.isRestored(d.Version) && t.owners.stopped[from.Node]:
+		return false // all nodes were stopped, and the owner may start later
 	case !current.ours && !t.owners.live[current.Node]:
 		return false
 	case !current.ours && t.owners.list[opt.Sender].Node == current.Node:
 		return false // the owner itself has accepted the delta
-	case !from.unverified && (current.ours || uint64(d.Version) <= t.opt.Self.Incarnation):
+	case !from.unverified && (current.ours || uint64(d.Version) <= t.opt.Self.Incarnation && !t.adopted):
 		return false
 	}
 	switch {

@@ -92,6 +92,37 @@ func TestLateRecordOfEarlierIncarnation(t *testing.T) {
 	r.want("l", "w v100 a90 dirty")
 }
 
+// TestEarlierIncarnationAfterAdoption: once the entries of the start are adopted, a record of an earlier incarnation of this
+// node replaces no record of a live node, whatever its version. A new load of the map ends that until its entries are adopted.
+func TestEarlierIncarnationAfterAdoption(t *testing.T) {
+	r := withMembers(t)
+	r.tab.Update(func(tx *Tx) { tx.BeginLoad() })
+	r.load(Accepted, "k", "v")
+	r.tab.Update(func(tx *Tx) {
+		tx.EndLoad()
+		tx.NoteOwner(pad("k", keySize), tx.Intern(peer), true)
+	})
+	for _, key := range []string{"l", "m", "n", "o", "p", "s"} {
+		r.remote(Accepted, 1, peer, 50, key, "v")
+	}
+	r.remote(Accepted, 1, Owner{"d", 5}, 50, "q", "v")
+	r.remote(Accepted, 1, older, 60, "l", "w") // while peers send the records of the earlier incarnation
+	r.adopt()
+	r.remote(Defended, 1, older, 60, "k", "w")
+	r.want("k", "v v61 a100")
+	r.remote(Defended, 1, older, 60, "m", "w")
+	r.want("m", "v v61 a100 dirty")
+	r.remote(Defended, 1, older, 60, "n", "-")
+	r.want("n", "v v61 a100 dirty")
+	r.remote(Stale, 1, older, 40, "o", "w")
+	r.remote(Accepted, 1, older, 60, "q", "w")                          // the owner has departed
+	r.merge(Accepted, 1, older, 60, "s", "w", RemoteOptions{Sender: 1}) // the owner itself has accepted the record
+	r.want("s", "w v60 a90 dirty")
+	r.tab.Update(func(tx *Tx) { tx.BeginLoad(); tx.EndLoad() })
+	r.remote(Accepted, 1, older, 60, "p", "w")
+	r.want("p", "w v60 a90 dirty")
+}
+
 // TestUnverifiedOwnerThatBecomesMember: membership proves a node after its records have arrived.
 func TestUnverifiedOwnerThatBecomesMember(t *testing.T) {
 	r := withMembers(t)

@@ -79,7 +79,11 @@ func (tx *Tx) Applied(ref Ref, v Version, err error) {
 	switch {
 	// A change during the write has made the record clean.
 	case !m.is(flagDirty):
-		if err == nil && m.version != v {
+		switch {
+		case err != nil:
+		case m.is(flagHeld):
+			m.flags |= flagWritten // the map may have the entry again: see enterHeld
+		case m.version != v:
 			t.overtaken(s)
 		}
 	// The record has changed, is at the tail, and will be returned again. A local change may come first, whose

@@ -1006,8 +1006,8 @@ type Ack struct {
 	// The receiver's kernel map contains every change up to this position, or a newer change of the
 	// same key. Exceptions are entries that the map cannot hold.
 	Position uint64 `protobuf:"varint,2,opt,name=position,proto3" json:"position,omitempty"`
-	// The receiver has not merged some records of this stream that an earlier incarnation of it owns. The sender must
-	// not conclude from a later answer of the receiver that such records are deleted.
+	// The receiver has not merged some records of this stream that an earlier incarnation of it owns, or some deletes. The
+	// sender must not conclude from a later answer of the receiver that such records are deleted, and keeps its tombstones.
 	Unheld        bool `protobuf:"varint,3,opt,name=unheld,proto3" json:"unheld,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

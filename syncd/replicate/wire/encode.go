@@ -187,13 +187,14 @@ func (e *Encoder) Slot(id table.OwnerID) *OwnerSlot {
 // Add appends a record to the batch, which must have room: see Fits. s is the slot of the record's
 // owner. A record that cannot be encoded is counted and passed to EncoderOptions.Unencodable, and only its
 // key is sent, so that the peer does not take it for deleted. An expired record is left out for a replica that does not
-// understand expiries, and an inferred tombstone for all peers.
+// understand expiries. Of an undecided record, only the key is sent, too. No peer receives an inferred tombstone, or an entry of
+// which peers have only named the owner.
 //
 // It copies the record, so r need not stay valid. The caller has decided that the owner's records are
 // sent. One record that cannot be encoded does not end the batch: the others must reach the peer.
 func (e *Encoder) Add(tx *table.Tx, s *OwnerSlot, r *table.Record) {
 	// A replica that does not understand expiries keeps the record. It is deleted by the next repair.
-	if r.Inferred || (r.Expired && !e.opt.Expiries && !e.opt.Observe) {
+	if r.Inferred || r.Named || (r.Undecided && !e.opt.Unsent) || (r.Expired && !e.opt.Expiries && !e.opt.Observe) {
 		return
 	}
 	key, value, op, err := e.encode(r)
@@ -203,6 +204,8 @@ func (e *Encoder) Add(tx *table.Tx, s *OwnerSlot, r *table.Record) {
 		if r.Delete || !e.opt.Unsent {
 			return
 		}
+	}
+	if err != nil || r.Undecided {
 		key, value, op = e.opt.Schema.AppendKnownKey(e.key[:0], r.Key), nil, mapsyncv1.Operation_OPERATION_UNSENT
 	}
 	// The first record of an owner in a batch adds the owner to the batch.

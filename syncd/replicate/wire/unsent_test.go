@@ -12,7 +12,7 @@ import (
 
 // linkTable returns a table and an encoder whose keys and values each have a number and an interface. Only the
 // interface 1 has a name.
-func linkTable(t *testing.T, opt EncoderOptions) (*table.Table, *Encoder, *[]error) {
+func linkTable(t *testing.T, opt EncoderOptions, change ...func(*table.Options)) (*table.Table, *Encoder, *[]error) {
 	t.Helper()
 	field := func(name string, number int, kind schema.Kind) schema.Field {
 		f := schema.Field{Name: name, Number: number, Offset: 4 * (number - 1), Size: 4, Kind: kind, Type: "__u32"}
@@ -30,7 +30,11 @@ func linkTable(t *testing.T, opt EncoderOptions) (*table.Table, *Encoder, *[]err
 		t.Fatal(err)
 	}
 	self := table.Owner{Node: "a", Incarnation: 1}
-	tb, err := table.New(table.Options{Self: self, KeySize: 8, ValueSize: 8})
+	o := table.Options{Self: self, KeySize: 8, ValueSize: 8}
+	for _, fn := range change {
+		fn(&o)
+	}
+	tb, err := table.New(o)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -123,6 +127,35 @@ func TestInferredDeletesAreNotSent(t *testing.T) {
 		c.Close()
 		if deltas := deltasOf(t, tb, e); len(deltas) != 1 || deltas[0].GetOperation() != mapsyncv1.Operation_OPERATION_UPDATE {
 			t.Errorf("deltas with %+v: got %v, want the live record only", opt, deltas)
+		}
+	}
+}
+
+// TestUndecidedRecordsAreNamed: a peer has restored a record of this node, whose map lacks the entry. Peers receive its key
+// alone before the table has decided whether the entry has ended, so that they do not take it for deleted.
+func TestUndecidedRecordsAreNamed(t *testing.T) {
+	for _, opt := range []EncoderOptions{{Unsent: true, Expiries: true}, {Resent: true}, {Requested: true}, {Observe: true}} {
+		tb, e, _ := linkTable(t, opt, func(o *table.Options) {
+			o.Self.Incarnation, o.SameMap, o.HoldClears, o.AdoptVersion = 2, true, true, table.RestoredVersions
+		})
+		tb.Update(func(tx *table.Tx) {
+			tx.DelayAbsent()
+			d := &table.Delta{Key: make([]byte, 8), Value: make([]byte, 8), Version: 10, Owner: tx.Intern(table.Owner{Node: "a", Incarnation: 1})}
+			if o := tx.Remote(d, 1000, table.RemoteOptions{}); o != table.Accepted {
+				t.Fatalf("merge: got %s, want %s", o, table.Accepted)
+			}
+		})
+		deltas := deltasOf(t, tb, e)
+		if named := len(deltas) == 1 && deltas[0].GetOperation() == mapsyncv1.Operation_OPERATION_UNSENT && deltas[0].GetValue() == nil; named != opt.Unsent || !named && len(deltas) > 0 {
+			t.Errorf("deltas with %+v: got %v, want the key: %t", opt, deltas, opt.Unsent)
+		}
+		tb.Update(func(tx *table.Tx) {
+			tx.DecideAbsent()
+			for tx.SettleDeletes(1000, nil, 1) {
+			}
+		})
+		if deltas := deltasOf(t, tb, e); len(deltas) != 1 || deltas[0].GetOperation() != mapsyncv1.Operation_OPERATION_DELETE {
+			t.Errorf("deltas with %+v after the decision: got %v, want the delete", opt, deltas)
 		}
 	}
 }

@@ -22,7 +22,7 @@ func (d *Daemon) acknowledged() uint64 {
 		switch {
 		case i == d.n.ID:
 		case inc != 0:
-			least = min(least, d.ackOf(i, inc))
+			least = min(least, d.mergedBy(i, inc))
 		case d.everLive[i] && d.n.world.Now-d.goneAt[i] < int64(d.n.opt.TombstoneTTL):
 			return 0
 		}
@@ -40,7 +40,10 @@ func (d *Daemon) ackOf(peer int, inc uint64) uint64 {
 			continue
 		}
 		l := st.to.Inbound[d.n.ID]
-		if l == nil || l.st != st || l.state != inboundServed {
+		if l != nil && l.st != st {
+			continue // a former stream whose end this node has not seen
+		}
+		if l == nil || l.state != inboundServed {
 			return 0
 		}
 		if st.to.applied() >= l.head {
@@ -51,12 +54,12 @@ func (d *Daemon) ackOf(peer int, inc uint64) uint64 {
 	return 0
 }
 
-// mergedBy returns the position up to which a peer has merged the records of its earlier incarnations, like acknowledgedBy of
-// syncd/replicate.
+// mergedBy returns the position up to which a peer has merged the deletes and the records of its earlier incarnations, like
+// acknowledgedBy of syncd/replicate.
 func (d *Daemon) mergedBy(peer int, inc uint64) (position uint64) {
 	position = d.ackOf(peer, inc)
 	for _, st := range d.outbound {
-		if st.to.n.ID == peer && st.to.self.Incarnation == inc && st.to.Inbound[d.n.ID] != nil && st.to.Inbound[d.n.ID].filteredOwn {
+		if st.to.n.ID == peer && st.to.self.Incarnation == inc && st.to.Inbound[d.n.ID] != nil && st.to.Inbound[d.n.ID].unheld {
 			position = 0
 		}
 	}

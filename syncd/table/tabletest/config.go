@@ -24,9 +24,11 @@ type config struct {
 	crash, lostMap, newMap, hide, freeze, faulty bool
 	cut, partitions, oneWay, gossip              bool
 	clocks, resend, jumps, filters               bool
+	stops                                        bool    // some daemons are stopped cleanly
 	restartChance                                float64 // of a node that is down at the end
 
-	shared sharedFaults
+	shared      sharedFaults
+	environment environment
 }
 
 // newRun creates the cluster of a seed. The order of the draws is part of the meaning of a seed.
@@ -35,9 +37,8 @@ func newRun(t *testing.T, seed uint64, o *SimulationOptions, tables *Tables) *si
 	r.World = NewWorld(t, tables, NodeNames(r.size())...)
 	r.Model = &Model{world: r.World}
 	r.drawConfig()
-	if !o.DeletesAny {
-		r.drawSharedFaults()
-	}
+	r.drawSharedFaults()
+	r.drawEnvironment(o.DeletesAny)
 	for i := range r.keySpace() {
 		// All load balancers write a key without a home. The model then checks only that nodes agree.
 		k := modelKey{home: -1}
@@ -49,10 +50,14 @@ func newRun(t *testing.T, seed uint64, o *SimulationOptions, tables *Tables) *si
 	}
 	r.Model.skewed = r.config.clocks
 	r.configureNodes()
+	if o.Stops {
+		r.configureStops()
+	}
 	if o.DeletesAny {
 		r.configureDeletes()
 	}
 	r.configureSharedFaults()
+	r.configureEnvironment()
 	return r
 }
 
@@ -139,17 +144,21 @@ func (r *simulation) configureNodes() {
 	}
 }
 
-// configureDeletes lets deletes by collectors replicate. syncd refuses that for LRU maps.
+// configureDeletes lets deletes by collectors replicate. syncd refuses that for LRU maps. A new map wins then by default.
 func (r *simulation) configureDeletes() {
 	r.config.expiry = true
 	for _, n := range r.Nodes {
-		n.opt.DeletesAny, n.lru = true, false
+		n.opt.DeletesAny, n.opt.NewMapWins, n.lru = true, true, false
 	}
 }
 
 // setClock sets the clock of a node. Clocks change only while the daemon is down. Small offsets are
 // always present. With the fault, each clock is up to an hour off.
 func (r *simulation) setClock(n *Node) {
+	if e := &r.config.environment; e.clocks && n.incarnations > 0 && e.chance(0.5) {
+		return
+	}
+	n.wallStep, n.suspendedAt = 0, 0
 	if r.config.clocks {
 		n.Offset = r.rand.Int64N(2*int64(time.Hour)) - int64(time.Hour)
 	} else {

@@ -15,6 +15,7 @@ func (w *World) Heal() {
 		n.frozen, n.faulty, n.hidden, n.burst = false, nil, false, 1<<10
 		n.endFilters()
 	}
+	w.healEnvironment()
 	if w.Model != nil {
 		// From now on, the model requires that no record is lost.
 		w.Model.heal()
@@ -27,8 +28,8 @@ func (w *World) Heal() {
 // without a change end it. A cluster that still changes after maxRounds is an error, for example two
 // nodes that send a record to each other again and again.
 func (w *World) Converge() error {
-	idleRounds := 0
-	for round := range maxRounds {
+	idleRounds, expired := 0, uint64(0)
+	for round := 0; round < maxRounds; round++ {
 		w.Now += int64(300 * time.Millisecond)
 		if idleRounds > 0 || round > maxRounds/2 {
 			w.Now += unknownGrace // exceeds all waiting times
@@ -46,6 +47,10 @@ func (w *World) Converge() error {
 		if w.err != nil {
 			return w.err
 		}
+		// In a full map, each record that expires makes room for another one, which may expire after its time, too.
+		if n := w.takeoversExpired(); n > expired {
+			expired, round = n, min(round, maxRounds/2)
+		}
 		if w.moves != before {
 			idleRounds = 0
 		} else if idleRounds++; idleRounds == 2 {
@@ -53,6 +58,16 @@ func (w *World) Converge() error {
 		}
 	}
 	return fmt.Errorf("cluster does not converge: %w", w.checkConverged())
+}
+
+// takeoversExpired returns how many records have expired after takeovers.
+func (w *World) takeoversExpired() (n uint64) {
+	for _, node := range w.Nodes {
+		if d := node.Daemon; d != nil && d.tab != nil {
+			n += d.tab.Stats().TakeoversExpired
+		}
+	}
+	return n
 }
 
 // maxRounds is the number of rounds after which a cluster must have converged.

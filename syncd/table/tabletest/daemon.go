@@ -22,6 +22,7 @@ type Daemon struct {
 	state           mapState            // stateWaiting if and only if m is nil
 	how             loadKind            // of the last attached map
 	since           int64               // the time at which the map was attached
+	begun           bool                // a stream has begun to send the table
 	wasOffered      bool                // the table was offered to peers
 	loaded          int                 // id of the last map that was read completely
 	inStateFile     bool                // the state file names the map
@@ -32,8 +33,10 @@ type Daemon struct {
 	queue           [numCPUs][]event    // events that have not reached the table, by CPU, oldest first
 
 	syncer
-	scanning  bool // a scan is in progress
-	scanPlace int  // the position in the map that the scan has reached
+	usesSince int64 // the time since which uses are observed; 0: they are not
+	wallStep  int64 // the step of the wall clock that the table has
+	scanning  bool  // a scan is in progress
+	scanPlace int   // the position in the map that the scan has reached
 	// expiredEarly is the number of tombstones that the model has as forgotten early.
 	expiredEarly uint64
 	// scanExpired is the number of tombstones that were forgotten before the scan began.
@@ -81,7 +84,7 @@ const syncTimeout = int64(30 * time.Second)
 // Start starts a daemon. The content of the node's map is not loaded yet. Peers detect it with their
 // next views.
 func (n *Node) Start() {
-	d := &Daemon{n: n, self: table.Owner{Node: n.Name, Incarnation: uint64(n.clock())}}
+	d := &Daemon{n: n, self: table.Owner{Node: n.Name, Incarnation: n.beginIncarnation()}}
 	d.initMembers()
 	n.Daemon, n.frozen, n.incarnations = d, false, n.incarnations+1
 	n.last = [numCPUs]int64{} // in the clock of another incarnation
@@ -129,7 +132,13 @@ func (d *Daemon) attach() {
 		if same {
 			o.Unheld = n.stateUnheld
 		}
+		o.WallOffset, d.wallStep = n.wallStep, n.wallStep
+		o.Stop = n.takeStop()
 		d.tab = n.world.tables.get(n.world.tb, o)
+		if n.leastClear > 0 {
+			d.internals().HoldSmallClears(d.tab, n.leastClear)
+		}
+		d.restoreHandover()
 	}
 	d.m, d.state, d.since, d.inStateFile, d.initialSyncDone = n.Map, stateLoading, n.world.Now, same, false
 	d.tab.View(func(tx *table.Tx) { tx.RemoveBarrier(d.syncBarrier) })
@@ -137,7 +146,7 @@ func (d *Daemon) attach() {
 	switch {
 	case !d.wasOffered:
 		d.how = loadFirst
-		d.tab.Update((*table.Tx).BeginLoad)
+		d.tab.Update(func(tx *table.Tx) { tx.DelayAbsent(); tx.BeginLoad() })
 	case d.loaded == d.m.ID:
 		d.how = loadAgain
 		d.tab.Update(func(tx *table.Tx) { tx.BeginScan(d.n.world.Now) })
@@ -230,6 +239,9 @@ func (d *Daemon) enter(tx *table.Tx, r *mapRead) {
 		tx.Load(c.Key, c.Value)
 	case loadRefill:
 		c.Read = &d.scanReading
+		if m := d.n.world.Model; m != nil {
+			m.readCopy(d.n, tx, r)
+		}
 		tx.LoadNewMap(&c, d.synced())
 	case loadAgain:
 		c.Read = &d.scanReading
@@ -336,8 +348,12 @@ func (d *Daemon) upkeep() {
 		d.acknowledge()
 		d.tab.View((*table.Tx).ReclaimOwners)
 	}
+	d.followClock()
 	before := *d.stats()
 	d.tab.Update(func(tx *table.Tx) {
+		if d.state == stateReplicating && tx.AbsentWait() && (d.allReceived() || d.n.world.Now-d.since > 2*syncTimeout) {
+			tx.DecideAbsent()
+		}
 		for tx.SettleDeletes(d.n.clock(), nil, 2) {
 		}
 		for tx.Expire(d.n.clock(), 2) {

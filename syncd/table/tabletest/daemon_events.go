@@ -96,12 +96,17 @@ func (d *Daemon) awaitsRecords(key int) bool {
 	if d.state < stateReplicating {
 		return true
 	}
-	all := d.initialSyncDone
+	return (!d.initialSyncDone || !d.receivedFromAll()) && !d.Content(key).Known
+}
+
+// receivedFromAll reports whether each other node, live or not, has sent all its records.
+func (d *Daemon) receivedFromAll() bool {
 	for i := range d.n.world.Nodes {
-		l := d.Inbound[i]
-		all = all && (i == d.n.ID || (l != nil && l.complete))
+		if l := d.Inbound[i]; i != d.n.ID && (l == nil || !l.complete) {
+			return false
+		}
 	}
-	return !all && !d.Content(key).Known
+	return true
 }
 
 // unwritten reports whether a daemon still has to write a live record into its map.

@@ -14,7 +14,7 @@ func (m *Model) deletedElsewhere(n *Node, key int, reported bool) {
 	k := &m.keys[key]
 	home := m.world.Nodes[k.home]
 	switch {
-	case m.skewed, !reported, home.Daemon == nil, n.Daemon.view.live[k.home] == 0, m.closeToLast(k):
+	case m.skewed, m.world.maxAhead > 0, !reported, home.Daemon == nil, n.Daemon.view.live[k.home] == 0, m.closeToLast(k):
 		k.contested = true
 	case n.opt.Refresh > 0:
 		// The home may refresh the key before it receives the delete, which counts as a later write.

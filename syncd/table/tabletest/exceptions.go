@@ -9,6 +9,9 @@ import "mapsync/syncd/table"
 // against the record if the table receives the write later. The caller holds the table's lock.
 func (m *Model) merged(d *Daemon, tx *table.Tx, key int) {
 	k := &m.keys[key]
+	if !d.n.Map.entries[key].live {
+		m.clearUncertain(d.n)
+	}
 	if k.home != d.n.ID {
 		return
 	}
@@ -89,6 +92,8 @@ func (m *Model) Stopped(n *Node) {
 		if k.mayRevert && !e.live && !k.gone && n.StateFileMap == n.Map.ID {
 			k.raceOpen, k.racedBefore = true, true
 		}
+		// The next daemon decides about a clear by the records that it receives.
+		k.raceOpen = k.raceOpen || (k.cleared && !e.live)
 		if e.live == k.gone || (e.live && !sameValue(e.value, k.last)) {
 			k.mayRevert = true
 			if e.live {
@@ -146,5 +151,24 @@ func (m *Model) noteOverflow(d *Daemon) {
 				k.raceOpen, k.racedBefore = true, true
 			}
 		}
+	}
+}
+
+// strictness returns how strict the final check of a key is. The words count in the totals of a
+// simulation.
+func (m *Model) strictness(key int) string {
+	switch k := &m.keys[key]; {
+	case k.home < 0:
+		return "shared"
+	case k.contested:
+		return "contested"
+	case k.raceOpen || (k.mayRevert && k.racedBefore):
+		return "race"
+	case k.mayRevert:
+		return "may revert"
+	case k.evicted:
+		return "evicted"
+	default:
+		return "exact"
 	}
 }

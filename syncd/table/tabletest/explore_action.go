@@ -25,12 +25,16 @@ const (
 	actChange                            // a write and its event, at once
 	actErase                             // a delete and its event, at once
 	actCompact                           // all settled tombstones are compacted
+	actFilter                            // the node begins or ends to filter the record of the key
+	actClock                             // the wall clock is stepped beyond max-clock-ahead, or is right again
+	actFollow                            // the daemon detects the step of the clock
+	actRepeat                            // full syncs that filtered records have made due begin
 )
 
 // exploreNames are the verbs of the actions, in the order of their constants.
 var exploreNames = [...]string{
 	"writes", "writes on 1", "deletes", "deletes on 1", "collects", "writes unseen", "deletes unseen", "evicts",
-	"delivers", "delivers on 1", "works", "scans", "starts up", "crashes", "loses its map", "sends", "takes", "changes", "erases", "compacts",
+	"delivers", "delivers on 1", "works", "scans", "starts up", "crashes", "loses its map", "sends", "takes", "changes", "erases", "compacts", "filters", "steps its clock", "follows its clock", "repeats full syncs",
 }
 
 // kind returns the action without its nodes.

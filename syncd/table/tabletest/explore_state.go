@@ -128,6 +128,7 @@ func (x *exploreState) add(w *exploreWorld) {
 		x.is(n.StateFileMap == n.Map.ID, n.Daemon != nil)
 		// Rules distinguish the first incarnation, the second, and later ones: see Model.mapReplaced.
 		x.n(min(n.incarnations, 3))
+		x.is(n.filters != nil, n.wallStep != 0, w.filtered)
 		if w.tick > 0 { // otherwise each later event has a higher time
 			x.time(n.last[0])
 			x.time(n.last[1])
@@ -221,6 +222,7 @@ func (x *exploreState) daemon(d *Daemon) {
 		}
 	}
 	x.members(d)
+	x.is(d.wallStep != d.n.wallStep, d.awaited != 0, d.begun)
 	if d.tab != nil {
 		pending := 0
 		if d.initialSyncDone {
@@ -292,18 +294,21 @@ func (x *exploreState) inbound(l *InboundStream) {
 	if l == nil {
 		return
 	}
-	x.is(l.st != nil, l.received, l.sweep, l.synced, l.complete, l.repeatFullSync, l.retry > l.to.n.world.Now, l.repair != nil)
+	x.is(l.st != nil, l.received, l.sweep, l.synced, l.complete, l.repeatFullSync, l.repeatAt != 0, l.unheld, l.retry > l.to.n.world.Now, l.repair != nil)
 	x.n(int(l.state))
 	// Only the distance of serials and indexes matters.
 	x.n(l.last - l.index)
-	x.is(l.wanted, l.departures == l.to.view.departures, l.sent == l.serial, l.confirmed == l.serial)
+	x.is(l.wanted, l.departures == l.to.view.departures, l.sent == l.serial, l.confirmed == l.serial, l.dropped, l.again)
 	x.rank(kindIncarnation, l.inc)
 	mine := x.table
 	if l.state == inboundAwaited {
 		x.position(l.subscribePos)
+		x.position(l.subscribeMerged)
 	}
 	if l.sweep {
 		x.position(l.before)
+		x.position(l.merged)
+		x.is(l.coverage.Has(l.to.n.world.keys[0][:]))
 	}
 	x.table = l.peer
 	x.position(l.position)
@@ -322,7 +327,7 @@ func (x *exploreState) stream(l *InboundStream) {
 	x.n(len(st.requests))
 	for i := range st.requests {
 		r := &st.requests[i]
-		x.is(r.subscribe, r.sendAll, r.resume, r.unsubscribe, r.index == index, r.orphaned)
+		x.is(r.subscribe, r.again, r.sendAll, r.resume, r.unsubscribe, r.index == index, r.orphaned)
 		x.n(l.serial - r.serial)
 		x.position(r.position)
 	}
@@ -351,7 +356,7 @@ func (x *exploreState) stream(l *InboundStream) {
 	if f == nil {
 		return
 	}
-	x.is(f.orphaned, f.serial == f.answered, f.coverage.orphaned, f.coverage.view == st.from.view, f.requestedCursor != nil)
+	x.is(f.orphaned, f.again, f.serial == f.answered, f.coverage.orphaned, f.coverage.view == st.from.view, f.requestedCursor != nil)
 	x.n(l.serial - f.serial)
 	x.view(f.coverage.view)
 	if f.coverage.view != nil {

@@ -32,11 +32,12 @@ type exploreConf struct {
 	// coarse: a step does more, so that a path of the same length reaches further. A step does all
 	// pending work of the writer or carries all records of a stream. A change and its event may be one
 	// step.
-	coarse bool
-	any    bool            // deletes by a collector on any node replicate
-	only   []exploreAction // the allowed kinds of actions; nil: all
-	less   int             // steps below other clusters: this one has more states
-	bare   int             // the node without the map, if not 0; the first node always has it
+	coarse         bool
+	filters, steps bool            // nodes filter the record of the key; wall clocks are stepped
+	any            bool            // deletes by a collector on any node replicate
+	only           []exploreAction // the allowed kinds of actions; nil: all
+	less           int             // steps below other clusters: this one has more states
+	bare           int             // the node without the map, if not 0; the first node always has it
 }
 
 // exploreWorld is a cluster with one key, in the state that a sequence of actions leads to. It cannot
@@ -55,6 +56,9 @@ func newExploreWorld(tb interface{ Fatal(...any) }, conf *exploreConf, tables *T
 	w.scans, w.tick, w.keysOnly, w.deletedKeys = conf.scans, conf.tick, conf.keys, conf.calls
 	w.Model = NewModel(w.World, conf.home)
 	w.Model.skewed = conf.ahead != 0
+	if conf.steps {
+		w.maxAhead = int64(time.Second)
+	}
 	w.Key(padded("k"))
 	// Otherwise the times of two events show their order, whichever CPU reported them.
 	if conf.step < maxDisorder {
@@ -102,7 +106,7 @@ func (w *exploreWorld) startNodes() {
 			// After a restart, deletes also count as evictions. The records expire before the check.
 			n.opt.EvictedTTL = 5 * time.Second
 		}
-		n.Offset = int64(i) * conf.ahead
+		n.Offset, n.opt.MaxSkew = int64(i)*conf.ahead, time.Duration(w.maxAhead/2)
 		n.hidden, n.lru, n.evictionsUnseen = conf.bare > 0 && i == conf.bare, conf.evict, conf.unseen
 		n.Start()
 		w.Now += 2
@@ -151,6 +155,8 @@ func (w *exploreWorld) nextActions(to []exploreAction) []exploreAction {
 		add(n.Daemon == nil || w.startPending(n.Daemon), actStart)
 		add(w.conf.crash && n.Daemon != nil, actCrash)
 		add(w.conf.lost && n.Daemon != nil, actLostMap)
+		add(w.conf.filters, actFilter)
+		add(w.conf.steps, actClock)
 		if n.Daemon != nil {
 			to = w.nextDaemonActions(to, n.Daemon, me)
 		}
@@ -186,6 +192,12 @@ func (w *exploreWorld) nextDaemonActions(to []exploreAction, d *Daemon, me explo
 	}
 	if d.tab != nil && d.compacts() {
 		to = append(to, actCompact|me)
+	}
+	if d.tab != nil && d.wallStep != d.n.wallStep {
+		to = append(to, actFollow|me)
+	}
+	if slices.ContainsFunc(d.Inbound, func(l *InboundStream) bool { return l != nil && l.repeatAt != 0 }) {
+		to = append(to, actRepeat|me)
 	}
 	for j := range w.Nodes {
 		if j == d.n.ID || !d.wasOffered {
@@ -239,6 +251,8 @@ func (w *exploreWorld) do(a exploreAction) {
 		w.startStep(n)
 	case actCompact:
 		n.Daemon.compact()
+	case actFilter, actClock, actFollow, actRepeat:
+		w.disturb(n, k)
 	case actCrash, actLostMap:
 		w.Model.Stopping(n)
 		n.Stop()
@@ -344,29 +358,3 @@ func (l *InboundStream) receiveControl() {
 	for l.st != nil && len(l.st.messages) > 0 && l.st.messages[0].kind != messageBatch && l.receiveNext() {
 	}
 }
-
-// verify lets the cluster come to rest and returns the first error in its state. The world cannot be
-// used for further actions.
-func (w *exploreWorld) verify() error {
-	w.Heal()
-	if w.conf.bare > 0 {
-		w.Nodes[w.conf.bare].hidden = true
-	}
-	if err := w.Converge(); err != nil {
-		return err
-	}
-	for _, n := range w.Up() {
-		n.Daemon.internals().Check(w, n.Daemon.tab)
-	}
-	if up := w.Up(); len(up) > 0 {
-		c := up[0].Daemon.Content(0)
-		return w.Model.Check(0, &c)
-	}
-	return nil
-}
-
-// Helper does nothing. With Fatalf, it implements Checker.
-func (w *exploreWorld) Helper() {}
-
-// Fatalf records a violated invariant as the error of the world.
-func (w *exploreWorld) Fatalf(format string, args ...any) { w.fail(fmt.Errorf(format, args...)) }

@@ -8,7 +8,11 @@ func (r *simulation) fault(n *Node) {
 	f := &r.config
 	switch r.rand.IntN(13) {
 	case 0:
-		if f.crash && n.Daemon != nil {
+		switch {
+		case !f.crash || n.Daemon == nil:
+		case f.stops && r.chance(0.3):
+			r.stopAll()
+		default:
 			r.crash(n)
 		}
 	case 1, 2:
@@ -62,12 +66,15 @@ func (r *simulation) crash(n *Node) {
 	r.stats["crashes"]++
 	r.noteForgotten(n)
 	r.Model.Stopping(n)
+	if r.config.stops && r.coin() {
+		n.saveStop()
+	}
 	n.Stop()
 	r.Model.Stopped(n)
 	if r.config.lostMap && r.coin() {
 		r.stats["lost maps"]++
 		// After a reboot, the load balancer begins with an empty map.
-		n.Map = r.NewMap()
+		n.Map, n.copied = r.NewMap(), nil
 		r.Model.LostMap(n)
 		r.notef("%s has map %d now", n.Name, n.Map.ID)
 	}
@@ -83,7 +90,7 @@ func (r *simulation) noteForgotten(n *Node) {
 // follow, and refills the new map from its table.
 func (r *simulation) replace(n *Node) {
 	r.stats["new maps"]++
-	n.Map = r.NewMap()
+	n.Map, n.copied = r.NewMap(), nil
 	r.Model.LostMap(n)
 	r.notef("%s's load balancer makes map %d", n.Name, n.Map.ID)
 }

@@ -86,39 +86,58 @@ func (l *InboundStream) filtered(tx *table.Tx, x *delta, opt *table.RemoteOption
 	d, w := l.to, l.to.n.world
 	f := d.n.filter(x.key)
 	ahead := d.n.stoppedAt != 0 && int64(x.version) > d.n.stoppedAt
+	ahead = ahead || (w.maxAhead > 0 && int64(x.version) > d.n.wall()+w.maxAhead)
 	if f == filterValue && x.dead {
 		f = filterNone // a delete has no value
 	}
 	if !x.unsent && f == filterNone && !ahead {
 		return false
 	}
-	if w.filtered = true; !x.unsent {
+	if !x.unsent {
 		l.repeatAt = w.Now + repeatDelay
 	}
+	if x.undecided {
+		l.cover(tx, x, opt, resent, f)
+		return true
+	}
+	l.noteFiltered(tx, x, opt, resent, f)
+	return true
+}
+
+// noteFiltered covers the key of a delta that was not merged, as inbound_absence.go of syncd/replicate.
+func (l *InboundStream) noteFiltered(tx *table.Tx, x *delta, opt *table.RemoteOptions, resent bool, f filter) {
+	l.to.n.world.filtered = true
+	l.cover(tx, x, opt, resent, f)
+}
+
+// cover is noteFiltered for a record that needs no comparison of the nodes.
+func (l *InboundStream) cover(tx *table.Tx, x *delta, opt *table.RemoteOptions, resent bool, f filter) {
+	d, w := l.to, l.to.n.world
 	key, peer := w.keys[x.key][:], w.Nodes[l.peer].Name
-	if opt.Touch {
-		if f == filterKey || x.unsent {
-			l.answer(resent).Add(key)
-		}
-		if f != filterKey {
-			tx.Cover(key, peer, math.MaxUint64)
-		}
+	exact := f != filterKey && !x.vague
+	switch {
+	case !opt.Touch:
+	case exact:
+		tx.Cover(key, peer, math.MaxUint64)
+	default:
+		l.answer(resent).Add(key)
 	}
 	if !x.dead {
 		d.awaited |= 1 << (x.key % 64)
 	}
 	switch {
 	case x.dead:
+		l.unheld = l.unheld || !x.unsent && !resent
 	case x.owner.Node == d.n.Name:
 		tx.NoteUnheld(key)
-		l.filteredOwn = l.filteredOwn || !x.unsent
+		l.unheld = l.unheld || !x.unsent
+	case tx.IsRestored(x.version) && (x.unsent || x.owner.Node != peer): // the owner may lack the record
 	default:
-		tx.NoteOwner(key, tx.Intern(x.owner), f != filterKey && !x.unsent)
+		tx.NoteOwner(key, tx.Intern(x.owner), exact)
 	}
 	if w.trace != nil {
 		w.trace("%s > %s: %s v%d %s: filtered", peer, d.n.Name, w.name(x.key), x.version, x.owner.Node)
 	}
-	return true
 }
 
 // answer returns the coverage of the answer that a message belongs to.

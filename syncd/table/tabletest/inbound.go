@@ -1,6 +1,7 @@
 package tabletest
 
 import (
+	"math"
 	"time"
 
 	"mapsync/syncd/table"
@@ -24,31 +25,36 @@ type InboundStream struct {
 	st    *stream // nil: none
 	retry int64   // the time of the next subscription attempt
 
-	index          int            // of the current subscription; 0: none
-	last           int            // the highest index on this stream
-	state          inboundState   // of the current subscription
-	received       bool           // a message was received, so the position is valid
-	position       uint64         // everything up to it was merged, in positions of the peer
-	subscribePos   uint64         // the first local position assigned after the subscription
-	before         uint64         // subscribePos of the current full sync
-	sweep          bool           // the end of the full sync deletes what it did not contain
-	synced         bool           // the peer has sent everything at least once
-	complete       bool           // a full sync that had begun has ended
-	repeatFullSync bool           // the next subscription begins at position 0
-	from           uint64         // the position at which the subscription began
-	completeTo     uint64         // position up to which the peer has sent everything
-	head           uint64         // position of the table after the last merge
-	acked          uint64         // position that was acknowledged last
-	repair         *repair        // nil: none; at most one at a time
-	coverage       table.Coverage // of the current full sync
-	filteredOwn    bool           // records of earlier incarnations of the receiver were filtered since the full sync began
-	repeatAt       int64          // the time of the next full sync; 0: none is due
+	index        int          // of the current subscription; 0: none
+	last         int          // the highest index on this stream
+	state        inboundState // of the current subscription
+	received     bool         // a message was received, so the position is valid
+	position     uint64       // everything up to it was merged, in positions of the peer
+	subscribePos uint64       // the first local position assigned after the subscription
+	before       uint64       // subscribePos of the current full sync
+	// subscribeMerged is what mergedBy returned before the subscription, and merged that of the current full sync: the answer
+	// lacks what the peer merges later.
+	subscribeMerged, merged uint64
+	sweep                   bool           // the end of the full sync deletes what it did not contain
+	synced                  bool           // the peer has sent everything at least once
+	complete                bool           // a full sync that had begun has ended
+	repeatFullSync          bool           // the next subscription begins at position 0
+	from                    uint64         // the position at which the subscription began
+	completeTo              uint64         // position up to which the peer has sent everything
+	head                    uint64         // position of the table after the last merge
+	acked                   uint64         // position that was acknowledged last
+	repair                  *repair        // nil: none; at most one at a time
+	coverage                table.Coverage // of the current full sync
+	unheld                  bool           // records of earlier incarnations of the receiver, or deletes, were filtered since the full sync began
+	repeatAt                int64          // the time of the next full sync; 0: none is due
 
 	wanted     bool // orphaned records are requested from the peer
 	departures int  // of the view in which they were requested
 	serial     int  // of the request
 	sent       int  // serial of the last request that was sent
 	confirmed  int  // serial of the last request that was satisfied
+	dropped    bool // records of another live node were not merged since the last request
+	again      bool // the next request asks for all records again: owners of dropped records may have left
 }
 
 // inboundState is the state of a subscription at the receiver.
@@ -64,7 +70,9 @@ const (
 // repair is a repair: the peer resends the records in some buckets.
 type repair struct {
 	in       *table.BucketSet // the requested buckets
+	key      uint64           // the DigestID to which they belong
 	before   uint64           // the first local position assigned after the request
+	merged   uint64           // what mergedBy returned at the request
 	found    int              // number of records that the repair has changed
 	coverage table.Coverage   // keys about which the answer proves nothing
 }
@@ -123,6 +131,7 @@ func (l *InboundStream) cut() {
 // streamEnded records that the stream has ended. The position stays. Merged records stay in the table.
 func (l *InboundStream) streamEnded() {
 	l.st = nil
+	l.withdrawHandover()
 	l.unsubscribed()
 	l.to.n.world.moves++
 }
@@ -150,10 +159,10 @@ func (l *InboundStream) connect() {
 // read first: the sweep keeps what arrives from here on.
 func (l *InboundStream) subscribe() {
 	l.last++
-	l.index, l.state, l.subscribePos = l.last, inboundAwaited, l.to.head()+1
+	l.index, l.state, l.subscribePos, l.subscribeMerged = l.last, inboundAwaited, l.to.head()+1, l.to.mergedBy(l.peer, l.inc)
 	l.st.requests = append(l.st.requests, request{
 		index: l.index, subscribe: true, sendAll: l.to.stats().Unversioned > 0,
-		resume: l.received && !l.repeatFullSync, position: l.position, orphaned: l.wanted, serial: l.serial,
+		resume: l.received && !l.repeatFullSync, position: l.position, orphaned: l.wanted, serial: l.serial, again: l.again,
 	})
 	l.sent = l.serial
 	l.to.n.world.moves++
@@ -176,7 +185,7 @@ func (l *InboundStream) request() {
 		l.subscribe()
 	case l.state == inboundServed && l.sent != l.serial:
 		l.sent = l.serial
-		l.st.requests = append(l.st.requests, request{index: l.index, orphaned: l.wanted, serial: l.serial})
+		l.st.requests = append(l.st.requests, request{index: l.index, orphaned: l.wanted, serial: l.serial, again: l.again})
 		l.to.n.world.moves++
 	}
 }
@@ -185,9 +194,9 @@ func (l *InboundStream) request() {
 // not serve the map, or while another repair is in progress.
 func (l *InboundStream) requestRepair(in *table.BucketSet) {
 	if l.state == inboundServed && l.repair == nil {
-		l.repair = &repair{in: in, before: l.to.head() + 1}
+		l.repair = &repair{in: in, before: l.to.head() + 1, merged: l.to.mergedBy(l.peer, l.inc), key: l.to.tab.DigestID()}
 		l.repair.coverage.Reset(l.to.tab)
-		l.st.requests = append(l.st.requests, request{index: l.index, resend: in})
+		l.st.requests = append(l.st.requests, request{index: l.index, resend: in, resendKey: l.repair.key})
 		l.to.n.world.moves++
 	}
 }
@@ -222,8 +231,11 @@ func (l *InboundStream) receiveNext() bool {
 		l.accept(&m)
 	case messageBatch, messageResentBatch, messageRequested:
 		l.merge(&m)
+	case messageHandover:
+		l.setHandover(m.handover)
 	case messageOwnersSent:
 		l.confirmed = m.serial
+		l.again = l.again && m.serial != l.serial
 	case messageResendDone:
 		l.endRepair()
 	case messageLost:
@@ -238,14 +250,15 @@ func (l *InboundStream) receiveNext() bool {
 func (l *InboundStream) accept(m *message) {
 	if m.reset {
 		l.sweep = l.received && (l.sweep || l.position > 0)
-		l.before, l.position, l.repeatFullSync = l.subscribePos, m.position, false
+		l.before, l.merged, l.position, l.repeatFullSync = l.subscribePos, l.subscribeMerged, m.position, false
 		l.coverage.Reset(l.to.tab)
-		l.filteredOwn = false
+		l.unheld = false
 	}
 	if m.position != l.position {
 		l.to.n.world.fail(errGap)
 	}
 	l.received, l.state, l.from = true, inboundServed, m.position
+	l.setHandover(m.handover)
 }
 
 // merge merges a batch of the stream, requested records, or resent records. The last batch of a full
@@ -262,7 +275,10 @@ func (l *InboundStream) merge(m *message) {
 		now := d.n.clock()
 		opt := table.RemoteOptions{Touch: (l.sweep && m.kind == messageBatch) || resent, Repair: resent}
 		if opt.Touch {
-			opt.Acknowledged = d.mergedBy(l.peer, l.inc)
+			opt.Acknowledged = l.merged
+			if resent {
+				opt.Acknowledged = l.repair.merged
+			}
 		}
 		d.tab.Update(func(tx *table.Tx) {
 			for i := range m.deltas {
@@ -270,10 +286,11 @@ func (l *InboundStream) merge(m *message) {
 			}
 		})
 	}
+	l.position = m.position
 	if m.end && l.sweep {
 		l.sweepRest()
 	}
-	l.position, l.head = m.position, d.head()
+	l.head = d.head()
 	if m.kind == messageBatch && m.end {
 		l.sweep, l.synced, l.complete = false, true, l.complete || m.open
 		if l.from <= l.completeTo {
@@ -288,17 +305,24 @@ func (l *InboundStream) mergeOne(tx *table.Tx, x *delta, now int64, opt table.Re
 	d, w := l.to, l.to.n.world
 	node := w.node(x.owner.Node)
 	compared := d.view.comparable(node, l.peer, d.n.ID)
-	// As in syncd: only its own stream changes the record of a live node, except that a node with unadopted
-	// entries accepts it from others as second-hand.
-	live := node != l.peer && node != d.n.ID && !d.view.orphaned(node)
-	if live && resent {
-		// A delete shows that the peer's own record of the key is superseded, an older record that the peer has lost it.
-		if !x.dead || x.expired {
-			tx.Cover(w.keys[x.key][:], w.Nodes[l.peer].Name, x.version)
+	// As in syncd: only its own stream changes the record of a live node. From others, it shows whose entry this is.
+	if node != l.peer && node != d.n.ID && !d.view.orphaned(node) {
+		d.awaited |= 1 << (x.key % 64)
+		key, peer := w.keys[x.key][:], w.Nodes[l.peer].Name
+		if !tx.IsRestored(x.version) { // the owner may lack the record that another node has restored
+			tx.NoteOwner(key, tx.Intern(x.owner), true)
+		}
+		l.dropped = l.dropped || !resent
+		switch {
+		case !resent && opt.Touch:
+			tx.Cover(key, peer, math.MaxUint64)
+		case resent && !x.dead:
+			// A delete or an expiry shows that the peer's own record of the key is superseded, an older record that the peer
+			// has lost it.
+			tx.Cover(key, peer, x.version)
 		}
 		return
 	}
-	opt.SecondHand = live && tx.Unadopted()
 	if opt.Touch {
 		switch {
 		case node == l.peer:
@@ -323,8 +347,14 @@ func (l *InboundStream) mergeOne(tx *table.Tx, x *delta, now int64, opt table.Re
 	if resent && o == table.Accepted && compared {
 		l.repair.found++
 	}
-	if o == table.Defended {
+	switch o {
+	case table.Defended:
 		w.Defended = true
+	case table.Refused:
+		l.noteFiltered(tx, x, &opt, resent, filterValue) // the table has no room
+		if node == d.n.ID && !resent {
+			l.repeatAt = w.Now + repeatDelay // no comparison requests a record of the node itself
+		}
 	}
 	if o == table.Accepted {
 		w.moves++
@@ -338,39 +368,4 @@ func (l *InboundStream) mergeOne(tx *table.Tx, x *delta, now int64, opt table.Re
 	if w.trace != nil {
 		w.trace("%s > %s: %s %s v%d %s: %s", w.Nodes[l.peer].Name, d.n.Name, w.name(x.key), valueText(delta.Value), x.version, x.owner.Node, o)
 	}
-}
-
-// sweepRest deletes records of the peer that the full sync did not include. Records that were merged
-// since the subscription stay.
-func (l *InboundStream) sweepRest() {
-	l.infer(&table.Absence{Before: l.before}, &l.coverage)
-}
-
-// infer deletes the records of the peer that an answer lacks and that are not covered, and returns their number. It
-// sets the fields Peer, Acknowledged and Covered of a.
-func (l *InboundStream) infer(a *table.Absence, filtered *table.Coverage) (deleted int) {
-	w := l.to.n.world
-	a.Covered = func(key, _ []byte) bool { return filtered.Has(key) || l.to.n.filter(w.Key(key)) != filterNone }
-	a.Peer = table.Owner{Node: l.to.n.world.Nodes[l.peer].Name, Incarnation: l.inc}
-	a.Acknowledged = l.to.mergedBy(l.peer, l.inc)
-	c := l.to.tab.NewCursor(0)
-	defer c.Close()
-	l.to.tab.Update(func(tx *table.Tx) {
-		for more := true; more; {
-			var n int
-			n, more = tx.Sweep(a, l.to.n.clock(), c, 3)
-			deleted += n
-		}
-	})
-	return deleted
-}
-
-// endRepair deletes records of the peer in the buckets that the peer did not resend. The receiver holds
-// what the peer holds in these buckets, or newer records.
-func (l *InboundStream) endRepair() {
-	j := l.repair
-	j.found += l.infer(&table.Absence{Before: j.before, Buckets: j.in}, &j.coverage)
-	l.repair = nil
-	l.to.n.world.repaired += j.found
-	l.to.n.world.notef("%s: repair changed %d records from %s", l.to.n.Name, j.found, l.to.n.world.Nodes[l.peer].Name)
 }

@@ -8,6 +8,8 @@ type Internals interface {
 	// New returns a table with small chunks of compact tombstones. It uses the memory of old, a table of the
 	// same sizes that the caller discards, unless old is nil.
 	New(o table.Options, old *table.Table) (*table.Table, error)
+	// HoldSmallClears sets the lowest number of entries of a clear.
+	HoldSmallClears(t *table.Table, entries int)
 	// Stats returns the gauges and counters of a table without the positions and the memory. The table
 	// updates the result with each change.
 	Stats(t *table.Table) *table.Stats
@@ -18,6 +20,8 @@ type Internals interface {
 	Uncertain(t *table.Table, key []byte) (seen int64, uncertain bool)
 	// Evicted reports whether a table treats a key as evicted by the kernel map.
 	Evicted(t *table.Table, key []byte) bool
+	// Restores reports whether the adoption of an entry restores the record of the last clean stop.
+	Restores(t *table.Table, key []byte) bool
 	// Released returns the value of a released key, nil if the key is not released.
 	Released(t *table.Table, key []byte) []byte
 	// CPU returns the CPU of the last event of a key. known is false if the table has no record of the key,

@@ -1,6 +1,7 @@
 package tabletest
 
 import (
+	"slices"
 	"time"
 
 	"mapsync/syncd/table"
@@ -115,7 +116,8 @@ func (d *Daemon) assign() {
 		}
 		wanted := d.fallbackSender == d.n.ID || d.fallbackSender == l.peer
 		if wanted != l.wanted || (wanted && l.departures != d.view.departures) {
-			l.wanted = wanted
+			l.again = l.again || l.dropped && l.departures != d.view.departures
+			l.wanted, l.dropped = wanted, false
 			l.serial++
 		}
 		l.departures = d.view.departures
@@ -138,6 +140,9 @@ func (d *Daemon) setPeers(live []uint64) {
 	w := d.n.world
 	old, v := d.view, d.newView(live)
 	d.view = v
+	if w.Model != nil && !slices.Equal(old.live, v.live) {
+		w.Model.clearUncertain(d.n)
+	}
 	if d.membersSetAt == 0 {
 		d.membersSetAt = w.Now
 	}

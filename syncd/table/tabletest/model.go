@@ -61,6 +61,8 @@ type modelKey struct {
 	// rewritten: the home wrote the key after another node's delete. It ends if a daemon of the home that ends has a
 	// record of that.
 	rewritten bool
+	// cleared: the load balancer of the home has cleared the key and not written it since.
+	cleared bool
 	// missing has a bit for each other node from whose map a standby's collector or an eviction
 	// removed the key.
 	missing uint32
@@ -111,6 +113,10 @@ func (m *Model) wrote(n *Node, key int, v Value, gone, reported bool) {
 	switch {
 	case k.home < 0:
 	case k.home == n.ID:
+		if k.cleared {
+			k.cleared = false
+			m.clearUncertain(n)
+		}
 		m.rewrittenAfterDelete(key, gone)
 		// A delete, and a write of the same value, have numbers too.
 		if gone || (k.written && !k.gone && v.Number() == k.last.Number()) {
@@ -179,7 +185,7 @@ func (m *Model) evicted(n *Node, key int) {
 func (m *Model) entryMissing(n *Node, key int) {
 	k := &m.keys[key]
 	k.missing |= 1 << n.ID
-	if n.Daemon != nil && n.Daemon.view.live[k.home] == 0 {
+	if d := n.Daemon; d != nil && (d.view.live[k.home] == 0 || d.hasHandover(k.home)) {
 		k.contested = true
 	}
 }
@@ -188,7 +194,7 @@ func (m *Model) entryMissing(n *Node, key int) {
 // its map lacks.
 func (m *Model) nodeLeft(d *Daemon, node int) {
 	for i := range m.keys {
-		if k := &m.keys[i]; k.home == node && k.missing&(1<<d.n.ID) != 0 {
+		if k := &m.keys[i]; k.home == node && (k.missing&(1<<d.n.ID) != 0 || m.copyPending(d, i)) {
 			k.contested = true
 		}
 	}
@@ -241,25 +247,6 @@ func (m *Model) dropped(n *Node, key int) {
 	}
 }
 
-// strictness returns how strict the final check of a key is. The words count in the totals of a
-// simulation.
-func (m *Model) strictness(key int) string {
-	switch k := &m.keys[key]; {
-	case k.home < 0:
-		return "shared"
-	case k.contested:
-		return "contested"
-	case k.raceOpen || (k.mayRevert && k.racedBefore):
-		return "race"
-	case k.mayRevert:
-		return "may revert"
-	case k.evicted:
-		return "evicted"
-	default:
-		return "exact"
-	}
-}
-
 // checkWrite checks a write of a daemon into the map of its load balancer. A daemon must not overwrite a
 // write of its own load balancer that it has not received, unless the two came at about the same time.
 func (m *Model) checkWrite(d *Daemon, w *mapWrite) {
@@ -293,10 +280,18 @@ func (m *Model) checkWrite(d *Daemon, w *mapWrite) {
 // that it adopts correctly no longer belongs to another node.
 func (m *Model) checkAdoption(d *Daemon, late bool) {
 	for key := range m.keys {
-		if c := d.Content(key); !c.Known || c.version != 0 {
+		k, c := &m.keys[key], d.Content(key)
+		// The table forgets that an event has reported the delete. A node that was cut off may have the record.
+		// So may one whose record was filtered.
+		filtered := d.awaited&(1<<(key%64)) != 0
+		if c.version == 0 && !c.Live() && k.home == d.n.ID && k.gone && (filtered || !d.inStateFile && !d.receivedFromAll()) {
+			k.mayRevert = true
+		}
+		if !c.Known || c.version != 0 {
 			continue
 		}
-		if k := &m.keys[key]; k.home != d.n.ID {
+		// A restored record loses against those of all nodes that were killed, and against changed entries.
+		if k.home != d.n.ID && !d.internals().Restores(d.tab, m.world.keys[key][:]) {
 			k.contested = true
 		}
 		// An entry whose record was filtered becomes one of the same owner, with the lowest version.
@@ -313,8 +308,10 @@ func (m *Model) checkAdoption(d *Daemon, late bool) {
 				continue
 			}
 			p.tab.View(func(tx *table.Tx) {
-				// A delete whose key the peer cannot convert is not sent.
-				if tx.Get(m.world.keys[key][:], &r) && sendable(&r) && r.Position <= l.completeTo && (!r.Delete || !m.world.filtered) {
+				// A delete whose key the peer cannot convert is not sent, nor is a record of the receiver itself, nor an entry
+				// of which peers have only named the owner, before that has left.
+				if tx.Get(m.world.keys[key][:], &r) && sendable(&r) && !r.Undecided && r.Version != table.NamedVersion && tx.Owner(r.Owner) != d.self &&
+					!p.hasRestored(tx, &r) && r.Position <= l.completeTo && (!r.Delete || !m.world.filtered) {
 					m.world.fail(fmt.Errorf("%s adopts %s although %s has sent it", d.n.Name, m.world.name(key), p.n.Name))
 				}
 			})

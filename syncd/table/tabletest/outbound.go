@@ -37,15 +37,20 @@ type outboundMap struct {
 	goal         uint64           // the head when a full sync began; 0: a resume
 	sent         uint64           // the position that was sent last, or that the peer asks for
 	open         bool             // the table is complete, so records are sent
+	wasComplete  bool             // the table was complete before a new map
 	ended        bool             // the full sync or resume has reached its end
 	caughtUp     bool             // the peer was informed that nothing is left to send
 	sentAt       int64            // the time of the last message
 	resend       *table.BucketSet // the buckets to resend; nil: none
+	resendKey    uint64           // the DigestID to which they belong
 	resendCursor *table.Cursor    // nil unless a resend is in progress
+
+	handover table.Handover // what the peer was informed of
 
 	// The following fields correspond to outbound_owners.go of syncd/replicate.
 	orphaned        bool          // orphaned records are requested
 	serial          int           // serial of the last request
+	again           bool          // the last request asks for all records again
 	answered        int           // serial of the last answered request
 	coverage        coverage      // the coverage in force
 	requestedCursor *table.Cursor // reads records that the stream passed under a smaller coverage
@@ -142,14 +147,14 @@ func (st *stream) handle(r *request) {
 		}
 		st.closeOutbound()
 		st.last = r.index
-		st.outbound = &outboundMap{index: r.index, sendAll: r.sendAll, resume: r.resume, sent: r.position, orphaned: r.orphaned, serial: r.serial}
+		st.outbound = &outboundMap{index: r.index, sendAll: r.sendAll, resume: r.resume, sent: r.position, orphaned: r.orphaned, serial: r.serial, again: r.again}
 	case st.outbound == nil || st.outbound.index != r.index:
 	case r.unsubscribe:
 		st.closeOutbound()
 	case r.resend != nil:
-		st.outbound.resend = r.resend
+		st.outbound.resend, st.outbound.resendKey = r.resend, r.resendKey
 	default:
-		st.outbound.orphaned, st.outbound.serial = r.orphaned, r.serial
+		st.outbound.orphaned, st.outbound.serial, st.outbound.again = r.orphaned, r.serial, r.again
 	}
 }
 
@@ -173,7 +178,8 @@ func (st *stream) accept() bool {
 	}
 	f.origin, f.sent = position, position
 	f.cursor = d.tab.NewCursor(position)
-	return st.send(message{kind: messageAccepted, position: position, reset: reset})
+	f.handover = d.n.handover
+	return st.send(message{kind: messageAccepted, position: position, reset: reset, handover: f.handover})
 }
 
 // step sends what is due, in the order of syncd/replicate: a batch of the stream, requested records, the
@@ -183,6 +189,7 @@ func (st *stream) step(limit int) bool {
 	var batch, resent, requested []delta
 	// One view of the table makes all parts describe the same state.
 	lost, resendDone, requestedDone := false, false, false
+	f.checkResendKey(d.tab)
 	d.tab.View(func(tx *table.Tx) {
 		lost = !st.encode(tx, limit, &batch)
 		if !lost && f.requestedCursor != nil && !f.requestedDue {
@@ -199,6 +206,7 @@ func (st *stream) step(limit int) bool {
 	}
 	f.advanceRequested(d.tab, requestedDone)
 	sent := st.dispatch(batch)
+	sent = st.sendHandover() || sent
 	if len(requested) > 0 {
 		sent = st.send(message{kind: messageRequested, previous: f.sent, position: f.sent, deltas: requested})
 	}
@@ -232,8 +240,10 @@ func (st *stream) encode(tx *table.Tx, limit int, batch *[]delta) bool {
 	d, f := st.from, st.outbound
 	if !f.open {
 		if tx.Unversioned() > 0 {
+			f.wasComplete = d.begun
 			return true
 		}
+		d.begun = true
 		f.open, f.caughtUp = true, false // the digest is due, also without records
 		if f.origin == 0 {
 			f.goal = tx.Head()
@@ -264,10 +274,11 @@ func (st *stream) encode(tx *table.Tx, limit int, batch *[]delta) bool {
 // coverage makes the records due that the stream has passed.
 func (st *stream) updateCoverage() {
 	f, c := st.outbound, coverage{st.from.view, st.outbound.orphaned}
-	if c == f.coverage {
+	if c == f.coverage && !f.again {
 		return
 	}
-	grown := c.exceeds(&f.coverage)
+	grown := f.again || c.exceeds(&f.coverage)
+	f.again = false
 	if f.coverage = c; grown && f.cursor.Position() > 0 {
 		f.requestedDue, f.requestedUntil = true, f.cursor.Position()
 	}
@@ -304,8 +315,9 @@ func (f *outboundMap) advanceRequested(t *table.Table, over bool) {
 	}
 }
 
-// sendable reports whether a record is sent at all. Unversioned records and inferred tombstones are not.
-func sendable(r *table.Record) bool { return r.Version != 0 && !r.Inferred }
+// sendable reports whether a record is sent at all. Unversioned records and inferred tombstones are not, nor are entries of
+// which peers have only named the owner.
+func sendable(r *table.Record) bool { return r.Version != 0 && !r.Inferred && !r.Named }
 
 // add appends a record to a batch, or only its key if the node cannot send the record.
 func (st *stream) add(batch *[]delta, r *table.Record, o table.Owner) {
@@ -315,8 +327,11 @@ func (st *stream) add(batch *[]delta, r *table.Record, o table.Owner) {
 		st.from.n.world.filtered = true
 		return
 	}
-	if unsent {
+	if x.undecided = r.Undecided && !unsent; x.undecided {
 		x.unsent, x.value = true, Value{}
+	}
+	if unsent {
+		x.unsent, x.vague, x.value = true, st.from.n.filter(x.key) == filterKey, Value{}
 	}
 	*batch = append(*batch, x)
 }
@@ -329,6 +344,19 @@ func (st *stream) delta(r *table.Record, o table.Owner) delta {
 		x.value[localByte] = 0
 	}
 	return x
+}
+
+// checkResendKey begins a resend again, with all records, if the digest key has changed since the request. The digests of
+// the sender show the peer a change before the request.
+func (f *outboundMap) checkResendKey(t *table.Table) {
+	if f.resend == nil || f.resendKey == t.DigestID() {
+		return
+	}
+	f.resend, f.resendKey = table.AllBuckets(), t.DigestID()
+	if f.resendCursor != nil {
+		f.resendCursor.Close()
+		f.resendCursor = nil
+	}
 }
 
 // resendBatch fills a batch with the next records in the buckets that are resent. It reports whether the
@@ -348,11 +376,11 @@ func (st *stream) resendBatch(tx *table.Tx, limit int, batch *[]delta) (over boo
 }
 
 // dispatch sends the batch that encode filled. A stream whose sending has not begun also counts as at
-// its end. A position without records is sent after advanceInterval only. It reports whether it sent
+// its end, unless the table was complete before. A position without records is sent after advanceInterval only. It reports whether it sent
 // anything.
 func (st *stream) dispatch(batch []delta) bool {
 	f := st.outbound
-	end, position := !f.open || (f.ended && f.requestedCursor == nil), f.sent
+	end, position := (!f.open && !f.wasComplete) || (f.ended && f.requestedCursor == nil), f.sent
 	if f.open {
 		position = f.cursor.Position()
 	}

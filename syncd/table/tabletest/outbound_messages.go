@@ -12,8 +12,10 @@ type request struct {
 	position    uint64
 	unsubscribe bool
 	resend      *table.BucketSet
-	orphaned    bool // part of a subscription, or a request of its own
-	serial      int  // serial of the request for orphaned records
+	resendKey   uint64 // the DigestID to which the buckets belong
+	orphaned    bool   // part of a subscription, or a request of its own
+	again       bool   // also of records that the peer has sent, because the receiver has rejected them
+	serial      int    // serial of the request for orphaned records
 }
 
 // message is a message of a sender.
@@ -28,6 +30,7 @@ type message struct {
 	passed   uint64 // of an open full sync that has sent all: the position at its end
 	serial   int    // of the request that is satisfied
 	deltas   []delta
+	handover table.Handover // of the sender, with messageAccepted and messageHandover
 }
 
 // messageKind is the kind of a message, like those of SubscribeResponse.
@@ -42,6 +45,7 @@ const (
 	messageLost
 	messageRequested // requested records, out of order
 	messageOwnersSent
+	messageHandover
 )
 
 // delta is a record in a message, with its owner by name, because ids belong to one table.
@@ -52,5 +56,8 @@ type delta struct {
 	owner   table.Owner
 	dead    bool
 	unsent  bool // the sender has the record and cannot send it
-	expired bool
+	// undecided: unsent, because the sender has not decided yet whether the entry has ended
+	undecided bool
+	vague     bool // the key lacks an interface, so that only its other fields count
+	expired   bool
 }

@@ -28,9 +28,12 @@ func (s *Script) announce(n *Node) {
 
 // handedOver reports whether the owner of a record has handed it over.
 func (d *Daemon) handedOver(c *Content) (yes bool) {
-	d.tab.View(func(tx *table.Tx) {
-		h := tx.Handover(c.Owner.Node)
-		yes = c.Owner.Incarnation < h.Incarnation || (c.Owner.Incarnation == h.Incarnation && c.version <= h.Version)
-	})
+	d.tab.View(func(tx *table.Tx) { yes = c.handedOver(tx) })
 	return yes
+}
+
+// handedOver is Daemon.handedOver for a table whose lock the caller holds.
+func (c *Content) handedOver(tx *table.Tx) bool {
+	h := tx.Handover(c.Owner.Node)
+	return c.Owner.Incarnation < h.Incarnation || (c.Owner.Incarnation == h.Incarnation && c.version <= h.Version)
 }

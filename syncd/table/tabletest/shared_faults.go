@@ -18,6 +18,7 @@ type sharedFaults struct {
 	storms  bool // daemons restart often
 	resizes bool // load balancers replace maps by larger or smaller ones, or of another type
 	expiry  bool // entries that were taken over expire
+	uses    bool // load balancers use entries without a change
 }
 
 // sharedFaultShare is the share of the runs with shared faults.
@@ -31,6 +32,7 @@ func (r *simulation) drawSharedFaults() {
 		return
 	}
 	f.removal, f.storms, f.resizes, f.expiry = f.chance(0.5), f.chance(0.3), f.chance(0.5), f.chance(0.5)
+	f.uses = f.expiry && f.chance(0.5)
 	r.config.homes = 0
 	// Only a scan shows that an entry has not changed.
 	r.scans = r.scans || f.expiry
@@ -55,12 +57,14 @@ func (r *simulation) configureSharedFaults() {
 	if f.chance(0.5) {
 		skew = f.one(time.Millisecond, time.Second, 30*time.Second)
 	}
-	// Expire may forget the tombstone of a copy before its reread. Without scans, the entry of the new map then stays.
-	if f.chance(0.3) && (r.scans || !f.resizes) {
+	if f.chance(0.3) {
 		lifetime = f.one(2*time.Second, 10*time.Second)
 	}
 	for _, n := range r.Nodes {
 		n.opt.TakeoverExpiry, n.opt.MaxSkew = takeover, skew
+		if f.uses {
+			n.uses = make([]int64, len(r.keys))
+		}
 		if lifetime > 0 {
 			n.opt.TombstoneTTL = lifetime
 		}
@@ -71,6 +75,9 @@ func (r *simulation) configureSharedFaults() {
 // sharedFault injects one of the shared faults at times.
 func (r *simulation) sharedFault(n *Node) {
 	f := &r.config.shared
+	if f.uses && f.chance(0.3) {
+		n.use(f.rand.IntN(len(r.keys)))
+	}
 	if !f.on || !f.chance(0.05) {
 		return
 	}
@@ -131,15 +138,4 @@ func (r *simulation) removeRecords(n *Node) {
 	r.stats["removed"] += removed
 	r.moves += removed
 	r.notef("%s removes %d records: %s", n.Name, removed, fmt.Sprintf("%+v", *sel))
-}
-
-// expireTakenOver expires the entries that were taken over, with all passes that are due.
-func (d *Daemon) expireTakenOver() {
-	before := d.stats().TakeoversExpired
-	d.tab.Update(func(tx *table.Tx) {
-		for more := tx.ObserveTakeover(d.n.clock()); more; {
-			_, more = tx.ExpireTakenOver(d.n.clock(), nil, 3)
-		}
-	})
-	d.n.world.moves += int(d.stats().TakeoversExpired - before)
 }

@@ -24,8 +24,12 @@ type SimulationOptions struct {
 	First uint64
 	// Seeds is the number of runs.
 	Seeds int
+	// Failures is the number of failing runs after which Simulate stops. 0: maxFailures.
+	Failures int
 	// DeletesAny runs clusters with table.Options.DeletesAny.
 	DeletesAny bool
+	// Stops runs clusters whose daemons are also stopped cleanly: see table.Stop.
+	Stops bool
 	// Sums makes Simulate print a checksum of the steps of each run. Equal sums before and after a
 	// change of this package show that the steps are the same.
 	Sums bool
@@ -79,7 +83,11 @@ func (a *totals) runSeed(t *testing.T, r *simulation, o *SimulationOptions) bool
 		t.Errorf("seed %d, %d nodes: %v\ngo test ./syncd/table -run '^%s$' -sim.first %d -sim.seeds 1 -v",
 			r.seed, len(r.Nodes), err, t.Name(), r.seed)
 	}
-	return a.failed < maxFailures
+	limit := maxFailures
+	if o.Failures > 0 {
+		limit = o.Failures
+	}
+	return a.failed < limit
 }
 
 // totals sums up the results of many runs. The counts show whether the runs reach the rules that they

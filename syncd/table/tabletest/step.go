@@ -1,6 +1,7 @@
 package tabletest
 
 import (
+	"bytes"
 	"fmt"
 
 	"mapsync/syncd/table"
@@ -13,6 +14,7 @@ func (r *simulation) step() {
 	r.advanceTime()
 	n := r.Nodes[r.rand.IntN(len(r.Nodes))]
 	r.sharedFault(n)
+	r.environmentFault(n)
 	switch x := r.rand.IntN(100); {
 	case x < r.config.workPercent:
 		r.stepLoadBalancer(n)
@@ -32,6 +34,9 @@ func (r *simulation) step() {
 // a change in place or a batch of deletes. For a key that belongs to another node it acts as the
 // collector of a standby.
 func (r *simulation) stepLoadBalancer(n *Node) {
+	if n.suspendedAt != 0 || r.Now < n.stoppedUntil {
+		return
+	}
 	key := r.rand.IntN(len(r.keys))
 	// Keys of the node itself, or of all nodes, are preferred. The node's collector takes the others.
 	for range 3 {
@@ -51,6 +56,10 @@ func (r *simulation) stepLoadBalancer(n *Node) {
 	e := &n.Map.entries[key]
 	home := r.Model.keys[key].home
 	x := r.rand.IntN(100)
+	// Only clearMap makes deletes that may be a clear.
+	if r.config.environment.clears && x >= 60 {
+		ctx, seen = table.ContextPacket, true
+	}
 	switch {
 	case home >= 0 && home != n.ID:
 		if r.config.expiry && e.live {
@@ -82,7 +91,7 @@ func (r *simulation) stepLoadBalancer(n *Node) {
 		r.changeVolatile(n, &v)
 		r.notef("%s's load balancer changes %s in place to %s", n.Name, r.name(key), valueText(v[:]))
 		n.Put(key, v, cpu, ctx, false, jitter)
-	case r.config.inPlace:
+	case r.config.inPlace && !r.config.environment.clears:
 		r.deleteBatch(n, key)
 	}
 }
@@ -201,7 +210,7 @@ func (r *simulation) updateSomeViews(d *Daemon) {
 			inc = n.Daemon.self.Incarnation
 		}
 		switch {
-		case n.Daemon != nil && n.frozen && r.coin(), r.config.gossip && r.chance(0.03):
+		case n.Daemon != nil && (n.frozen || n.suspendedAt != 0) && r.coin(), r.config.gossip && r.chance(0.03):
 			inc = 0
 		case r.chance(0.3):
 			continue
@@ -218,7 +227,8 @@ func (r *simulation) updateSomeViews(d *Daemon) {
 //
 // A node that is down may start again before. The others stay away for good, so their records are
 // orphaned. A cluster that does not converge at once may compare its digests and repair, if nodes have
-// forgotten tombstones or refused records of unverified owners: only then do the rules need repairs.
+// forgotten tombstones or refused records of unverified owners, or if the owner that peers have named of an entry lacks it:
+// only then do the rules need repairs.
 func (r *simulation) finish() error {
 	for _, n := range r.Nodes {
 		if n.Daemon == nil && (r.chance(r.config.restartChance) || n.incarnations == 0) {
@@ -232,8 +242,12 @@ func (r *simulation) finish() error {
 	r.notef("healed")
 	r.Heal()
 	err := r.Converge()
+	if r.config.environment.drains {
+		r.endDrains()
+		err = r.Converge()
+	}
 	for range 4 {
-		if err == nil || r.err != nil || (!r.forgot() && !r.Defended && !r.filtered) {
+		if err == nil || r.err != nil || (!r.forgot() && !r.Defended && !r.filtered && !r.ownerLacksNamed()) {
 			break
 		}
 		r.notef("%v", err)
@@ -291,7 +305,7 @@ func (r *simulation) checkDistinctDigests() (err error) {
 	}
 	a := up[r.rand.IntN(len(up))]
 	b := up[r.rand.IntN(len(up))]
-	if a == b {
+	if a == b || !bytes.Equal(a.opt.DigestKey, b.opt.DigestKey) {
 		return nil
 	}
 	node := r.Nodes[r.rand.IntN(len(r.Nodes))].Name
@@ -321,7 +335,7 @@ func (r *simulation) checkDistinctDigests() (err error) {
 func (w *World) Compare() {
 	for _, n := range w.Up() {
 		for _, l := range n.Daemon.Inbound {
-			if l == nil || l.state != inboundServed {
+			if l == nil || l.state != inboundServed || !bytes.Equal(n.opt.DigestKey, l.st.from.n.opt.DigestKey) {
 				continue
 			}
 			in := new(table.BucketSet)

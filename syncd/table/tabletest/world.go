@@ -21,6 +21,8 @@ type World struct {
 	index map[entryKey]int // the number of each key
 	// Cuts[i][j] is set while no message gets from node i to node j.
 	Cuts        [][]bool
+	maxAhead    int64                            // max-clock-ahead in ns; 0: no limit
+	digestKey   []byte                           // the newest digest key; nil: it has not changed
 	tick        int64                            // granularity of all clocks in ns, if above 1 ns
 	scans       bool                             // maps are scanned before the cluster counts as idle
 	blind       bool                             // hooks are unavailable
@@ -58,7 +60,7 @@ const (
 	keySize   = 8
 	valueSize = 8
 	numCPUs   = 3
-	startTime = int64(1_000_000_000_000_000)
+	startTime = int64(1_500_000_000_000_000_000) // above table.RestoredVersions
 )
 
 // Node is a host: a load balancer with its map, and a daemon, which may be down.
@@ -78,7 +80,17 @@ type Node struct {
 	hidden       bool         // the daemon cannot open the map
 	StateFileMap int          // id of the map that the state file names; 0: none
 	stateUnheld  table.Unheld // the unheld keys in the state file
+	uses         []int64      // by key: the time of the last use; nil: uses are not observed
+	stop         table.Stop   // what the last daemon has saved at a clean stop
+	stopMap      int          // id of the map that stop belongs to; 0: none
 	filtering
+	clocks
+	copied   *Map // the copy of the map that the load balancer makes; nil: none
+	clearing bool // the load balancer clears its map
+	// stoppedUntil is the time up to which the load balancer does nothing after a clear.
+	stoppedUntil int64
+	leastClear   int            // the lowest number of entries of a clear; 0: that of package table
+	handover     table.Handover // what the node has handed over, as in state-dir
 	last         [numCPUs]int64 // time of the last event by CPU; the times of one CPU ascend
 	frozen       bool           // the daemon gets no CPU time
 	faulty       func() bool    // returns true if a write into the map fails with "no memory"; nil: never
@@ -173,6 +185,9 @@ func trimmed(b []byte) string { return strings.TrimRight(string(b), "\x00") }
 // clock returns the wall clock of the node in nanoseconds, with its offset and granularity.
 func (n *Node) clock() int64 {
 	now := n.world.Now + n.Offset
+	if n.suspendedAt != 0 {
+		now = n.suspendedAt + n.Offset
+	}
 	return now - now%max(n.world.tick, 1)
 }
 
@@ -189,7 +204,7 @@ func (n *Node) readClock() int64 {
 }
 
 // runs reports whether the node has a daemon that gets CPU time.
-func (n *Node) runs() bool { return n.Daemon != nil && !n.frozen }
+func (n *Node) runs() bool { return n.Daemon != nil && !n.frozen && n.suspendedAt == 0 }
 
 // Put simulates an update by the load balancer. It returns false if the map has no room. seen means that
 // the hook reports the update; jitter is the error of the hook's clock in ns. An LRU map without room
@@ -216,7 +231,7 @@ func (n *Node) Remove(key int, cpu uint16, ctx table.Context, seen bool, jitter 
 	}
 	n.Map.drop(key)
 	reported := seen && n.emit(event{key: key, cpu: cpu, op: table.OpDelete, ctx: ctx}, jitter)
-	if n.world.Model != nil {
+	if m := n.world.Model; m != nil && !n.clearing && !m.keptByDrain(n, key, ctx, reported) {
 		n.world.Model.wrote(n, key, Value{}, true, reported)
 	}
 	return true

@@ -1,0 +1,28 @@
+package table
+
+import "testing"
+
+// TestOwnerLacksARecord: this node has a record in the name of a live node, which another member has forged. The live node itself
+// has the entry as one of an earlier incarnation of this node, and sends that. The entry must not be deleted on all nodes.
+func TestOwnerLacksARecord(t *testing.T) {
+	for name, c := range map[string]struct {
+		sender Owner
+		opt    RemoteOptions
+		want   string
+		out    Outcome
+	}{
+		"answer of the owner":  {peer, RemoteOptions{Touch: true}, "true v5001 a100 dirty", Accepted},
+		"stream of the owner":  {peer, RemoteOptions{}, "forged v5000 b100", Stale},
+		"answer of a third":    {other, RemoteOptions{Touch: true}, "forged v5000 b100", Stale},
+		"an incarnation later": {Owner{peer.Node, peer.Incarnation + 1}, RemoteOptions{Touch: true}, "forged v5000 b100", Stale},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := withMembers(t)
+			r.remote(Accepted, 1, peer, 5000, "k", "forged")
+			r.write()
+			r.tab.Update(func(tx *Tx) { c.opt.Sender = tx.Intern(c.sender) })
+			r.merge(c.out, 2, older, 1000, "k", "true", c.opt)
+			r.want("k", c.want)
+		})
+	}
+}

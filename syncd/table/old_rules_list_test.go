@@ -1,0 +1,173 @@
+package table_test
+
+// oldRuleList has the old rules. Those in files of tabletest are rules of syncd/replicate and syncd/daemon.
+var oldRuleList = []oldRule{
+	{
+		name: "a filtered record counts as absent",
+		file: "full_sync_sweep.go",
+		old:  "	t.moveTail(s)\n	return true\n}",
+		new:  "	return true\n}",
+	},
+	{
+		name: "a filtered key counts as absent",
+		file: "coverage.go",
+		old:  "	return found || c.buckets.Has(int(h>>bucketShift))",
+		new:  "	return found && false",
+	},
+	{
+		name: "a record above the limit counts as absent",
+		file: "tabletest/inbound.go",
+		old:  "		l.noteFiltered(tx, x, &opt, resent, filterValue) // the table has no room\n",
+		new:  "		w.filtered = true\n",
+	},
+	{
+		name: "a record too far ahead counts as absent",
+		file: "tabletest/filter.go",
+		old:  "	l.noteFiltered(tx, x, opt, resent, f)\n",
+		new:  "	if w.filtered = true; !ahead {\n		l.noteFiltered(tx, x, opt, resent, f)\n	}\n",
+	},
+	{
+		name: "inferred deletes are sent with the version of the owner",
+		file: "full_sync_sweep.go",
+		old:  "		m.flags |= flagInferred\n",
+		new:  "",
+	},
+	{
+		name: "inferred deletes are sent",
+		file: "tabletest/outbound.go",
+		old:  "r.Version != 0 && !r.Inferred &&",
+		new:  "r.Version != 0 &&",
+	},
+	{
+		name: "the identity of the map is saved although the map has refused own records",
+		file: "tabletest/daemon.go",
+		old:  "held, unheld = tx.OwnNotHeld() == 0 && !tx.UnheldOverflow(), tx.Unheld()",
+		new:  "held, unheld = true, tx.Unheld()",
+	},
+	{
+		name: "own records that were filtered count as deleted at the next start",
+		file: "coverage.go",
+		old:  "	_, found := u.of[u.hash(key)]\n	return found\n}",
+		new:  "	return false\n}",
+	},
+	{
+		name: "peers do not receive that own records were filtered",
+		file: "tabletest/filter.go",
+		old:  "		tx.NoteUnheld(key)\n		l.unheld = l.unheld || !x.unsent\n",
+		new:  "		tx.NoteUnheld(key)\n",
+	},
+	{
+		name: "deletes that were filtered count as acknowledged",
+		file: "tabletest/filter.go",
+		old:  "	case x.dead:\n		l.unheld = l.unheld || !x.unsent && !resent\n",
+		new:  "	case x.dead:\n",
+	},
+	{
+		name: "the sender omits records that it cannot send",
+		file: "tabletest/outbound.go",
+		old:  "		x.unsent, x.vague, x.value = true, st.from.n.filter(x.key) == filterKey, Value{}\n",
+		new:  "		return\n",
+	},
+	{
+		name: "a copied map wins over live peers",
+		file: "load_new_map.go",
+		old:  "equal || t.ownedByLivePeer(m) {",
+		new:  "equal {",
+	},
+	{
+		name: "the tombstone of a copied entry is forgotten before its reread",
+		file: "tombstones_expire.go",
+		old:  " || kept&flagDirty != 0 && t.isCopy(s)",
+		new:  "",
+	},
+	{
+		name: "a clear replicates",
+		file: "merge_local_delete.go",
+		old:  "case t.opt.HoldClears && (t.stats.Live",
+		new:  "case false && (t.stats.Live",
+	},
+	{
+		name: "a clear after a drain replicates",
+		file: "merge_local_delete.go",
+		old:  "	case t.keptWhileDrained(m):\n",
+		new:  "	case false:\n",
+	},
+	{
+		name: "a delete that waits is lost when the record gets another version",
+		file: "record_ops.go",
+		old:  "		t.holdLonger(s)\n",
+		new:  "		t.unhold(m)\n",
+	},
+	{
+		name: "a newer delete revives an absent key (c77c913)",
+		file: "merge_restart.go",
+		old:  "		t.put(s, nil, true, now) // the map lacks the entry\n",
+		new:  "",
+	},
+	{
+		name: "used entries expire",
+		file: "takeover.go",
+		old:  "case x.scanned-at >= int64(wait) && idleFor(t.key(x.slot), uses, wait):",
+		new:  "case x.scanned-at >= int64(wait):",
+	},
+	{
+		name: "records of live owners are accepted from third nodes",
+		file: "tabletest/inbound.go",
+		old:  "if node != l.peer && node != d.n.ID && !d.view.orphaned(node) {",
+		new:  "if false {",
+	},
+	{
+		name: "a sweep infers deletes by the buckets of another digest key",
+		file: "full_sync_sweep.go",
+		old:  "	if a.DigestID != 0 && a.DigestID != t.DigestID() {",
+		new:  "	if false {",
+	},
+	{
+		name: "a resend has the buckets of another digest key",
+		file: "tabletest/outbound.go",
+		old:  "	f.checkResendKey(d.tab)\n",
+		new:  "",
+	},
+	{
+		name: "a change of the digest key forgets which records the map has refused",
+		file: "digest_rekey.go",
+		old:  "			t.owners.list[m.owner].digest.notHeld++\n",
+		new:  "",
+	},
+	{
+		name: "versions too far ahead stay after a step of the clock",
+		file: "version_clock.go",
+		old:  "	return t.clock.withdrawAbove > 0 && m.owner == selfID",
+		new:  "	return false && m.owner == selfID",
+	},
+	{
+		name: "an absence deletes an entry whose owner was only named",
+		file: "full_sync_sweep.go",
+		old:  "		if m.is(flagNamed) {",
+		new:  "		if false {",
+	},
+	{
+		name: "an absence deletes no entry with the lowest version",
+		file: "full_sync_sweep.go",
+		old:  "		if m.is(flagNamed) {",
+		new:  "		if m.version == AdoptedVersion && m.is(flagLoaded) {",
+	},
+	{
+		name: "an absence adopts an entry whose owner was only named, although the answer is no evidence",
+		file: "full_sync_sweep.go",
+		old:  "	return a.Covered == nil || ",
+		new:  "	return a.Covered == nil || m.is(flagNamed) || ",
+	},
+	{
+		name: "an entry whose owner was only named is sent",
+		file: "tabletest/outbound.go",
+		old:  " && !r.Inferred && !r.Named }",
+		new:  " && !r.Inferred }",
+	},
+	{
+		name: "an entry whose owner was only named counts as a record of the owner",
+		file: "coverage.go",
+		old:  "	t.stamp(s, NamedVersion, o)\n",
+		new:  "	t.stamp(s, AdoptedVersion, o)\n",
+	},
+}

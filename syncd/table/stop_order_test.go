@@ -1,0 +1,84 @@
+package table
+
+import (
+	"fmt"
+	"testing"
+)
+
+// TestRestoredRecordsAreNotDefended: the owner of a newer restored record may start after this node. The version decides, as
+// with a live owner, if the node owned records at the last stop. Other names may be invented.
+func TestRestoredRecordsAreNotDefended(t *testing.T) {
+	invented := Owner{"x", 5}
+	for name, c := range map[string]struct {
+		key     string // k0 is an own record, k1 one of the live node b
+		owner   Owner
+		version Version
+		want    Outcome
+		state   string
+	}{
+		"own record":                        {"k0", other, restored(9), Accepted, fmt.Sprintf("w v%d c100 dirty", restored(9))},
+		"own record, older":                 {"k0", other, restored(-9), Stale, fmt.Sprintf("v v%d a90", restored(0))},
+		"own record, delete":                {"k0", other, restored(9), Accepted, fmt.Sprintf("- v%d c100 dirty", restored(9))},
+		"own record, invented owner":        {"k0", invented, restored(9), Defended, fmt.Sprintf("v v%d a100", restored(9)+1)},
+		"own record, another run":           {"k0", other, stopTime, Defended, fmt.Sprintf("v v%d a100", stopTime+1)},
+		"record of a live node":             {"k1", other, restored(9), Accepted, fmt.Sprintf("w v%d c100 dirty", restored(9))},
+		"record of a live node, invented":   {"k1", invented, restored(9), Defended, fmt.Sprintf("v v%d b100", restored(1))},
+		"changed while stopped":             {"changed", other, restored(9), Stale, fmt.Sprintf("w v%d a100", RestoredVersions+1)},
+		"changed while stopped, run before": {"changed", other, stopTime, Defended, fmt.Sprintf("w v%d a100", stopTime+1)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t, lastStop(t, older, peer, other))
+			r.tab.Update(func(tx *Tx) {
+				tx.SetMembers([]string{"b"}, nil)
+				tx.BeginLoad()
+				tx.Load(pad("k0", keySize), pad("v", valueSize))
+				tx.Load(pad("k1", keySize), pad("v", valueSize))
+				tx.Load(pad("k2", keySize), pad("w", valueSize))
+				tx.EndLoad()
+			})
+			r.adopt()
+			key, value := c.key, "w"
+			if key == "changed" {
+				key = "k2"
+			}
+			if c.state[0] == '-' {
+				value = "-"
+			}
+			r.merge(c.want, int64(stopTime), c.owner, c.version, key, value, RemoteOptions{})
+			r.want(key, c.state)
+		})
+	}
+}
+
+// TestFoundEntriesStayNewest: entries that a start has found stay above the records that it has restored, when the node
+// stops again.
+func TestFoundEntriesStayNewest(t *testing.T) {
+	start := func(o *Options) { o.Self.Incarnation = uint64(stopTime) + 100 }
+	r := newLoaded(t, lastStop(t, peer, peer), start)
+	r.adopt()
+	var s Stop
+	r.tab.View(func(tx *Tx) { s = tx.Stop(8) })
+	next := newLoaded(t, restores, func(o *Options) { o.Stop, o.Self.Incarnation = s, uint64(stopTime)+200 })
+	next.adopt()
+	at := uint64(stopTime) + 100
+	next.want("k0", fmt.Sprintf("v v%d b100", restored(0)))
+	next.want("new", fmt.Sprintf("v v%d a%d", restored(100), at))
+	next.want("k1", fmt.Sprintf("changed v%d a%d", restored(101), at))
+	r.tab.View(func(tx *Tx) {
+		if got := OriginalVersion(restored(100)); got != Version(at) {
+			t.Errorf("time of an entry that was found: got %d, want that of the start, %d", got, at)
+		}
+	})
+}
+
+// TestNamedEntriesAreNotStopped: whether the named owner has an entry shows only after the start.
+func TestNamedEntriesAreNotStopped(t *testing.T) {
+	r := newLoaded(t, restores)
+	r.tab.Update(func(tx *Tx) { tx.NoteOwner(pad("new", keySize), tx.Intern(peer), true) })
+	r.adopt()
+	r.tab.View(func(tx *Tx) {
+		if s := tx.Stop(1); s.Len() != 2 {
+			t.Errorf("records of the stop: got %d, want two without the named one", s.Len())
+		}
+	})
+}

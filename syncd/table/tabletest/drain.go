@@ -1,0 +1,177 @@
+package tabletest
+
+import "mapsync/syncd/table"
+
+// drain completes a drain of a node, or ends it. After a drain, the load balancer may clear its map.
+func (r *simulation) drain(n *Node) {
+	d, e := n.Daemon, &r.config.environment
+	switch {
+	case d.state < stateReplicating || d.m != n.Map:
+	case n.handover != (table.Handover{}):
+		d.endDrain()
+		r.stats["drains ended"]++
+	case r.awaitPeers(d):
+		r.Model.drained(n)
+		d.tab.Update(func(tx *table.Tx) { n.handover = tx.BeginHandover() })
+		r.stats["drains"]++
+		r.notef("%s is drained: %+v", n.Name, n.handover)
+		if e.chance(0.6) {
+			r.notef("%s's load balancer clears its map", n.Name)
+			for key := range n.Map.entries {
+				n.Remove(key, 0, table.ContextSyscall, true, 0)
+			}
+		}
+		r.moves++
+	}
+}
+
+// awaitPeers carries the records of a daemon to its live peers, and reports whether the node may hand its records over.
+func (r *simulation) awaitPeers(d *Daemon) bool {
+	for range 3 {
+		for cpu := range d.queue {
+			d.Deliver(cpu)
+		}
+		if d.canHandOver() {
+			return true
+		}
+		for d.phase != phaseFill {
+			d.work(1 << 20)
+		}
+		d.work(1 << 20)
+		for i, inc := range d.view.live {
+			p := r.Nodes[i].Daemon
+			if i == d.n.ID || inc == 0 || p == nil || !p.n.runs() || p.Inbound[d.n.ID] == nil {
+				continue
+			}
+			p.Inbound[d.n.ID].carry(32)
+			for more := p.state >= stateSyncing; more; more = p.phase != phaseFill {
+				p.work(1 << 20)
+			}
+		}
+	}
+	return d.canHandOver()
+}
+
+// carry gives both ends of a stream some turns. Messages may be lost.
+func (l *InboundStream) carry(turns int) {
+	for range turns {
+		if l.request(); l.st == nil {
+			return
+		}
+		l.st.serve(16)
+		l.receiveNext()
+	}
+}
+
+// canHandOver reports whether a drain may be complete: at least one peer is live, and all live peers have acknowledged all
+// records.
+func (d *Daemon) canHandOver() bool {
+	if d.alone() || d.eventsPending() || !d.idle() {
+		return false
+	}
+	for i, inc := range d.view.live {
+		if i != d.n.ID && inc != 0 && d.ackOf(i, inc) < d.head() {
+			return false
+		}
+	}
+	return true
+}
+
+// endDrain ends the drain of a node, as drain_end.go of syncd/daemon: entries that a complete scan has not found are restored.
+func (d *Daemon) endDrain() {
+	for d.eventsPending() {
+		for cpu := range d.queue {
+			d.Deliver(cpu)
+		}
+	}
+	d.scan()
+	for range 8 {
+		for more := true; more; more = d.phase != phaseFill {
+			d.work(1 << 20)
+		}
+	}
+	d.n.handover = table.Handover{}
+	d.tab.Update(func(tx *table.Tx) { tx.EndHandover(d.n.clock()) })
+	d.n.world.moves++
+	d.n.world.notef("%s ends its drain", d.n.Name)
+}
+
+// endDrains ends all drains.
+func (w *World) endDrains() {
+	for _, n := range w.Up() {
+		if d := n.Daemon; n.handover != (table.Handover{}) && d.m == n.Map && d.state == stateReplicating {
+			d.endDrain()
+		}
+	}
+}
+
+// restoreHandover passes the extent of the handover in the state file to a new table, before it reads the map.
+func (d *Daemon) restoreHandover() {
+	if h := d.n.handover; h != (table.Handover{}) {
+		d.tab.Update(func(tx *table.Tx) { tx.SetHandover(d.n.Name, h) })
+	}
+}
+
+// setHandover sets what the peer has handed over: at the beginning of a subscription and with each change.
+func (l *InboundStream) setHandover(h table.Handover) {
+	d := l.to
+	peer := d.n.world.Nodes[l.peer].Name
+	d.tab.Update(func(tx *table.Tx) { tx.SetHandover(peer, h) })
+	if m := d.n.world.Model; m != nil && h != (table.Handover{}) {
+		m.nodeLeft(d, l.peer)
+	}
+}
+
+// withdrawHandover forgets what the peer has handed over when its stream ends.
+func (l *InboundStream) withdrawHandover() {
+	if l.to.wasOffered && l.to.Inbound[l.peer] == l {
+		peer := l.to.n.world.Nodes[l.peer].Name
+		l.to.tab.Update(func(tx *table.Tx) { tx.SetHandover(peer, table.Handover{}) })
+	}
+}
+
+// sendHandover sends a change of what the node has handed over, and reports whether there was one.
+func (st *stream) sendHandover() bool {
+	f := st.outbound
+	if f.handover == st.from.n.handover {
+		return false
+	}
+	f.handover = st.from.n.handover
+	return st.send(message{kind: messageHandover, handover: f.handover})
+}
+
+// drained records that a node is about to hand its records over. From then on, the table keeps a record whose entry it finds
+// absent. It cannot find out that the data plane has deleted the entry before without an event.
+func (m *Model) drained(n *Node) {
+	for key := range m.keys {
+		k := &m.keys[key]
+		k.contested = k.contested || (k.home == n.ID && k.unreported)
+	}
+}
+
+// keptByDrain reports whether a delete on a drained node leaves the record as it is: the deletes of its collector, and those
+// that no hook reports.
+func (m *Model) keptByDrain(n *Node, key int, ctx table.Context, reported bool) bool {
+	k := &m.keys[key]
+	switch {
+	case n.handover == (table.Handover{}) || k.home < 0:
+		return false
+	case k.home != n.ID:
+		m.entryMissing(n, key) // also with DeletesAny
+		return true
+	}
+	if n.Daemon == nil || !n.Daemon.wasOffered || !reported || n.Daemon.awaits(key) > 1 || k.unreported {
+		k.contested = true
+		return true
+	}
+	c := n.Daemon.Content(key)
+	return ctx == table.ContextSyscall && c.Live() && n.Daemon.handedOver(&c)
+}
+
+// hasHandover reports whether a node has handed over records, as far as a daemon has received that.
+func (d *Daemon) hasHandover(node int) (yes bool) {
+	if d.tab != nil {
+		d.tab.View(func(tx *table.Tx) { yes = tx.Handover(d.n.world.Nodes[node].Name) != (table.Handover{}) })
+	}
+	return yes
+}

@@ -1,0 +1,131 @@
+package tabletest
+
+import (
+	"fmt"
+
+	"mapsync/syncd/table"
+)
+
+// sweepRest deletes records of the peer that the full sync did not include. Records that were merged
+// since the subscription stay.
+func (l *InboundStream) sweepRest() {
+	l.infer(&table.Absence{Before: l.before, Acknowledged: l.merged}, &l.coverage)
+}
+
+// infer deletes the records of the peer that an answer lacks and that are not covered, and returns their number. It
+// sets the fields Peer and Covered of a.
+func (l *InboundStream) infer(a *table.Absence, filtered *table.Coverage) (deleted int) {
+	w := l.to.n.world
+	a.Covered = func(key, _ []byte) bool { return filtered.Has(key) || l.to.n.filter(w.Key(key)) != filterNone }
+	a.Peer = table.Owner{Node: l.to.n.world.Nodes[l.peer].Name, Incarnation: l.inc}
+	named := l.to.namedEntries()
+	c := l.to.tab.NewCursor(0)
+	defer c.Close()
+	l.to.tab.Update(func(tx *table.Tx) {
+		for more := true; more; {
+			var n int
+			n, more = tx.Sweep(a, l.to.n.clock(), c, 3)
+			deleted += n
+		}
+	})
+	if deleted > 0 {
+		l.checkInferred()
+	}
+	if w.Model != nil {
+		w.Model.checkNamed(l, named)
+	}
+	return deleted
+}
+
+// namedEntries returns the keys of entries of the map of which peers have only named the owner.
+func (d *Daemon) namedEntries() (keys []int) {
+	d.tab.View(func(tx *table.Tx) {
+		var r table.Record
+		for key := range d.n.world.keys {
+			if tx.Get(d.n.world.keys[key][:], &r) && r.Named {
+				keys = append(keys, key)
+			}
+		}
+	})
+	return keys
+}
+
+// ownerLacksNamed reports whether a node has an entry of which peers have only named the owner, and that owner has no record
+// of the key: it has lost its map, or has deleted the entry while no daemon ran. The first full sync of the owner's
+// incarnation has no sweep, so the comparison finds that.
+func (w *World) ownerLacksNamed() bool {
+	for _, n := range w.Up() {
+		for _, key := range n.Daemon.namedEntries() {
+			owner := w.node(n.Daemon.Content(key).Owner.Node)
+			if p := w.Nodes[owner].Daemon; p != nil && p.tab != nil {
+				if c := p.Content(key); !c.Live() {
+					return true
+				}
+			}
+		}
+	}
+	return false
+}
+
+// checkNamed checks the adoption of entries that a sweep has found. A node adopts an entry of which third nodes have named the
+// owner once the owner has sent all its records without the key. It must not do so if the owner has sent the record. A key that
+// it adopts correctly no longer belongs to another node, as in checkAdoption.
+func (m *Model) checkNamed(l *InboundStream, named []int) {
+	d, p := l.to, m.world.Nodes[l.peer].Daemon
+	for _, key := range named {
+		if c := d.Content(key); c.Owner != d.self || c.version != max(table.AdoptedVersion, d.n.opt.AdoptVersion) {
+			continue
+		}
+		k := &m.keys[key]
+		// A delete, or an expiry after an eviction, may be undone only if the peer has forgotten it: after its lifetime, because
+		// there were too many, or because it has restarted.
+		switch {
+		case k.home == d.n.ID:
+		case k.home != l.peer || !k.gone && !k.evicted || p == nil,
+			m.world.Now-max(k.when, k.evictedAt) >= int64(p.n.opt.TombstoneTTL), p.stats().ExpiredEarly > 0, k.when <= p.since:
+			k.contested = true
+		}
+		if p == nil || p.self.Incarnation != l.inc {
+			continue
+		}
+		var r table.Record
+		p.tab.View(func(tx *table.Tx) {
+			if tx.Get(m.world.keys[key][:], &r) && !r.Delete && sendable(&r) && !r.Undecided && tx.Owner(r.Owner).Node == p.n.Name && r.Position <= l.position {
+				m.world.fail(fmt.Errorf("%s adopts %s although its owner %s has sent it", d.n.Name, m.world.name(key), p.n.Name))
+			}
+		})
+	}
+}
+
+// inferred reports whether the table has inferred the delete of a key.
+func (d *Daemon) inferred(key int) bool {
+	var r table.Record
+	d.tab.View(func(tx *table.Tx) { tx.Get(d.n.world.keys[key][:], &r) })
+	return r.Inferred
+}
+
+// checkInferred checks that the peer does not have the records whose deletes were inferred from its silence. Later records
+// would correct a wrong delete, but the entry has left the kernel map by then.
+func (l *InboundStream) checkInferred() {
+	d, w := l.to, l.to.n.world
+	p := w.Nodes[l.peer]
+	if p.Daemon == nil || p.Daemon.tab == nil || p.Daemon.self.Incarnation != l.inc {
+		return
+	}
+	for key := range w.keys {
+		c, x := d.Content(key), p.Daemon.Content(key)
+		if d.inferred(key) && c.Owner.Node == p.Name && x.Live() && x.version == c.version && x.Owner == c.Owner {
+			w.fail(fmt.Errorf("%s infers a delete of %s from the silence of %s, which has %v", d.n.Name, w.name(key), p.Name, x))
+		}
+	}
+}
+
+// endRepair deletes records of the peer in the buckets that the peer did not resend. The receiver holds
+// what the peer holds in these buckets, or newer records.
+func (l *InboundStream) endRepair() {
+	j := l.repair
+	j.found += l.infer(&table.Absence{Before: j.before, Acknowledged: j.merged, Buckets: j.in, DigestID: j.key}, &j.coverage)
+	l.repair = nil
+	l.to.n.world.repaired += j.found
+	l.to.n.world.notef("%s: repair changed %d records from %s", l.to.n.Name, j.found, l.to.n.world.Nodes[l.peer].Name)
+}
