@@ -85,6 +85,9 @@ type Cluster struct {
 	cancelDials context.CancelFunc
 	running     atomic.Bool
 	closed      chan struct{}
+	// joined is closed once a node was reached, or once the first attempt to reach all has ended.
+	joined      chan struct{}
+	closeJoined func()
 	// stopped is set once memberlist has stopped. Timers of memberlist that fire later then change
 	// nothing.
 	stopped atomic.Bool
@@ -113,6 +116,7 @@ func New(opts Options) (*Cluster, error) {
 		return nil, fmt.Errorf("check gossip options: %w", err)
 	}
 	ctx, hangUp := context.WithCancel(context.Background())
+	joined := make(chan struct{})
 	c := &Cluster{
 		opts:           opts,
 		log:            opts.Logger,
@@ -120,6 +124,8 @@ func New(opts Options) (*Cluster, error) {
 		memberLogLimit: newLogLimiter(memberLogEvery),
 		cancelDials:    hangUp,
 		closed:         make(chan struct{}),
+		joined:         joined,
+		closeJoined:    sync.OnceFunc(func() { close(joined) }),
 		members:        make(map[string]Member),
 		lost:           make(map[string]lostNode),
 		seenNames:      make(map[string]time.Time),
@@ -207,6 +213,10 @@ func (c *Cluster) notifySubscribers() {
 		}
 	}
 }
+
+// Joined returns a channel that is closed once this node has received the members of one of the Join addresses, or has
+// reached none of them at its first attempt. Before that, Members may have a part of the members.
+func (c *Cluster) Joined() <-chan struct{} { return c.joined }
 
 // JoinError returns why the last attempt reached no other node, with one error per address. It returns
 // nil once a node was reached. The error wraps ErrKeyDiffers, ErrPeerUnencrypted or ErrPeerEncrypted

@@ -15,6 +15,33 @@ const (
 	keyTwo = "fedcba9876543210fedcba9876543210"
 )
 
+// TestJoined checks that Joined ends with the members of the other nodes, and after a first attempt that reached none.
+func TestJoined(t *testing.T) {
+	t.Parallel()
+	awaited := func(c *node) []Member {
+		t.Helper()
+		select {
+		case <-c.Joined():
+		case <-time.After(poll.Limit):
+			t.Fatal("Joined: got not closed, want closed")
+		}
+		return c.Members()
+	}
+	a := start(t, "a", keys(keyOne))
+	if got := awaited(a); len(got) != 0 {
+		t.Errorf("members without join: got %v, want none", got)
+	}
+	b := start(t, "b", keys(keyOne), joining(a))
+	poll.Eventually(t, "a and b see each other", func() bool { return a.sees(b) && b.sees(a) })
+	c := start(t, "c", keys(keyOne), joining(b))
+	if got := awaited(c); len(got) != 2 {
+		t.Errorf("members after the join: got %v, want a and b", got)
+	}
+	if got := awaited(start(t, "d", keys(keyOne), func(o *Options) { o.Join = []string{"127.0.0.1:1"} })); len(got) != 0 {
+		t.Errorf("members after a failed join: got %v, want none", got)
+	}
+}
+
 func TestJoinAndLeave(t *testing.T) {
 	t.Parallel()
 	// A node that leaves is gone long before it would count as dead.

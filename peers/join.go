@@ -164,6 +164,7 @@ func (c *Cluster) joinIfDue(ctx context.Context, p *joinBackoff) {
 		return
 	}
 	err := c.join(ctx, c.targets(ctx, contested))
+	c.closeJoined()
 	p.alone = c.isAlone()
 	p.schedule(time.Now(), c.rejoinInterval())
 	if !p.alone || err == nil || ctx.Err() != nil {
@@ -265,6 +266,7 @@ func (c *Cluster) joinOne(addr string) error {
 	c.counters.joinAttempts.Add(1)
 	_, err := c.list.Join([]string{addr})
 	if err == nil {
+		c.closeJoined()
 		return nil
 	}
 	c.counters.joinFailures.Add(1)

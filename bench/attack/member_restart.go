@@ -93,13 +93,9 @@ func (a *falseFullSync) run(ctx context.Context, c *cluster) error {
 	return nil
 }
 
-// callAsMallory opens a stream to a daemon as soon as it knows the other nodes. The daemon then subscribes to mallory at once.
-// A daemon that knows only mallory cannot know that the owners are live: see "Not guaranteed" in docs/guarantees.md.
+// callAsMallory opens a stream to a daemon as soon as it answers. The daemon then subscribes to mallory as early as it can.
 func (c *cluster) callAsMallory(ctx context.Context, n *node, incarnation uint64) {
 	for sleep(ctx, time.Millisecond) {
-		if !c.seesDaemons(ctx, n) {
-			continue
-		}
 		s, err := c.receiveAsMallory(ctx, n, incarnation)
 		if err != nil {
 			continue
@@ -110,21 +106,6 @@ func (c *cluster) callAsMallory(ctx context.Context, n *node, incarnation uint64
 			return
 		}
 	}
-}
-
-// seesDaemons reports whether all other daemons are live nodes for a daemon.
-func (c *cluster) seesDaemons(ctx context.Context, n *node) bool {
-	s, err := n.status(ctx)
-	if err != nil {
-		return false
-	}
-	known := 0
-	for i := range s.Peers {
-		if slices.ContainsFunc(c.nodes, func(o *node) bool { return o.name == s.Peers[i].Node }) {
-			known++
-		}
-	}
-	return known == len(c.nodes)-1
 }
 
 // send sends the full sync to the victim, and records in the name of its earlier incarnation.

@@ -8,11 +8,17 @@ import (
 )
 
 // followMembers passes the members of gossip to the replicator, at every change. The replicator
-// dials these nodes. Nodes that prove their name become peers.
+// dials these nodes. Nodes that prove their name become peers. It begins once gossip has joined, so that
+// the replicator receives the members at the same time, and does not take one for the only peer.
 func (d *Daemon) followMembers(ctx context.Context) error {
 	changed := make(chan struct{}, 1)
 	cancel := d.cluster.Subscribe(changed)
 	defer cancel()
+	select {
+	case <-ctx.Done():
+		return nil
+	case <-d.cluster.Joined():
+	}
 	for {
 		d.replicator.Discover(d.members())
 		select {

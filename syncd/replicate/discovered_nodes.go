@@ -75,6 +75,8 @@ type nodeVerifier struct {
 	lastStep time.Time
 	// liveChanged reports that the live nodes have changed since the last SetPeers.
 	liveChanged bool
+	// settled reports that SetPeers was called: see awaitsFirst.
+	settled bool
 }
 
 // node returns the entry of a node. It creates the entry if there is room, else it returns nil. A

@@ -37,9 +37,10 @@ func (r *Replicator) verifyNodes(ctx context.Context, now time.Time) {
 		r.stepNode(ctx, node, p.nodes[node], now)
 	}
 	var live []Peer
-	changed := p.liveChanged
+	changed := p.liveChanged && !p.awaitsFirst()
 	// SetPeers is called after p.mu is released, because it takes r.mu and the locks of tables.
-	if p.liveChanged = false; changed {
+	if changed {
+		p.liveChanged, p.settled = false, true
 		for _, q := range p.nodes {
 			if q.live() {
 				live = append(live, q.verified)

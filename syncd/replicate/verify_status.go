@@ -18,6 +18,13 @@ func (p *nodeVerifier) hasUndialled() bool {
 	return false
 }
 
+// awaitsFirst reports whether a node that starts waits with its first peers until each node of gossip was dialled once.
+// A hostile member could otherwise be its only peer for a moment, and send records in the names of nodes that this node
+// takes for departed ones. The caller holds p.mu.
+func (p *nodeVerifier) awaitsFirst() bool {
+	return !p.settled && p.undialledTime <= maxUndialledTime && p.hasUndialled()
+}
+
 // UndialledNodes returns the number of nodes that gossip has named and that were not dialled yet: they
 // may turn out to be live. It returns 0 once this node has waited for such nodes for 10 s in total.
 //
