@@ -26,3 +26,36 @@ func TestOwnerLacksARecord(t *testing.T) {
 		})
 	}
 }
+
+// TestTakenBackEntries: the entry is written again, also if an LRU map has evicted it, a full map has refused it, or this node is
+// drained.
+func TestTakenBackEntries(t *testing.T) {
+	for name, begin := range map[string]func(*rig){
+		"written": func(r *rig) { r.write() },
+		"evicted": func(r *rig) {
+			r.write()
+			r.local(Ignored, 1000, "evict k - packet 0")
+			r.local(Unchanged, 1001, "delete k - reread 0")
+		},
+		"refused": func(r *rig) { r.applied(r.take(), errFull) },
+		"drained": func(r *rig) {
+			r.write()
+			r.beginHandover()
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := withMembers(t)
+			r.remote(Accepted, 1, peer, 5000, "k", "forged")
+			begin(r)
+			var sender OwnerID
+			r.tab.Update(func(tx *Tx) { sender = tx.Intern(peer) })
+			r.merge(Accepted, 2000, older, 1000, "k", "true", RemoteOptions{Touch: true, Sender: sender})
+			r.want("k", "true v5001 a100 dirty")
+			if got := r.write(); got != "k" {
+				t.Errorf("written keys: got %q, want k", got)
+			}
+			r.local(Accepted, 3000, "delete k - packet 0")
+			r.want("k", "- v7999 a100") // the versions continue 4,999 ns ahead
+		})
+	}
+}

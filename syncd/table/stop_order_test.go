@@ -50,6 +50,23 @@ func TestRestoredRecordsAreNotDefended(t *testing.T) {
 	}
 }
 
+// TestConvertedRestoredRecordsAreNotDefended: the same after a conversion to another layout.
+func TestConvertedRestoredRecordsAreNotDefended(t *testing.T) {
+	r := newRig(t, lastStop(t, older, peer, other))
+	r.load(Accepted, "k0", "v")
+	r.adopt()
+	o, how := wider("")
+	o.Self, o.AdoptVersion = self, RestoredVersions
+	tab, _, err := r.tab.Convert(o, how)
+	if err != nil {
+		t.Fatalf("convert: got error %v, want nil", err)
+	}
+	tab.Update(func(tx *Tx) { tx.SetMembers([]string{"b"}, nil) })
+	to := &rig{T: t, tab: tab}
+	to.merge(Accepted, int64(stopTime), other, restored(9), "k0", "-", RemoteOptions{})
+	to.want("k0", fmt.Sprintf("- v%d c100 dirty", restored(9)))
+}
+
 // TestFoundEntriesStayNewest: entries that a start has found stay above the records that it has restored, when the node
 // stops again.
 func TestFoundEntriesStayNewest(t *testing.T) {
