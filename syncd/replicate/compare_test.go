@@ -216,8 +216,9 @@ func TestCompareSteadyLoad(t *testing.T) {
 	// The pause is the rate of the changes.
 	for began := time.Now(); time.Since(began) < shortest || divergent() == 0 && time.Since(began) < poll.Lengthened(poll.Limit); time.Sleep(time.Millisecond) {
 		applyRandomChanges(nodes[rnd.IntN(3)].tb, rnd)
-		if ok, missing := nodes[rnd.IntN(3)].r.InSync(); !ok {
-			t.Fatalf("in sync under load: got missing %v, want none", missing)
+		n := nodes[rnd.IntN(3)]
+		if ok, missing := n.r.InSync(); !ok {
+			t.Fatalf("%s in sync under load: got missing %v, want none; peers %+v, stats %+v", n.self.Node, missing, n.r.Status(), n.r.Stats())
 		}
 	}
 	for _, n := range nodes {
