@@ -44,6 +44,7 @@ func newTakeoverRig(t *testing.T) *takeoverRig {
 		t.Fatal(err)
 	}
 	tab.Update(func(tx *table.Tx) { tx.SetGone(map[string]bool{"there": true}) })
+	r.now = time.Now().UnixNano() // not before the change of the entry
 	r.advance(0)
 	return r
 }
