@@ -29,11 +29,11 @@ func (in *inboundMap) noteFiltered(w *wire.Delta, key []byte) {
 	in.noteOwner(w, key, true)
 }
 
-// coverTakeover keeps the peer's record of a key that another live node has taken over or deleted, until that node sends the
-// same. An older record shows that the peer has lost its own.
+// coverTakeover keeps the peer's record of a key that another live node has taken over, until that node sends its own
+// record. A delete or an expiry shows that the peer's record is superseded, and an older record that the peer has lost its own.
 func (in *inboundMap) coverTakeover(w *wire.Delta, key []byte) {
 	in.noteOwner(w, key, true)
-	if in.remoteOptions.Touch && !in.listing() {
+	if hasRecord(w) && in.remoteOptions.Touch && !in.listing() {
 		in.tx.Cover(key, in.stream.peer.Node, table.Version(w.Version))
 	}
 }

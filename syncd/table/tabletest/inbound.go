@@ -316,7 +316,9 @@ func (l *InboundStream) mergeOne(tx *table.Tx, x *delta, now int64, opt table.Re
 		switch {
 		case !resent && opt.Touch:
 			tx.Cover(key, peer, math.MaxUint64)
-		case resent: // an older record shows that the peer has lost its own
+		case resent && !x.dead:
+			// A delete or an expiry shows that the peer's own record of the key is superseded, an older record that the peer
+			// has lost it.
 			tx.Cover(key, peer, x.version)
 		}
 		return
