@@ -188,7 +188,8 @@ func (m *replica) endHandover(since int64) (waiting string) {
 	return m.refillHandedOver(t)
 }
 
-// refillHandedOver restores the entries that the kernel map lacks and ends the handover.
+// refillHandedOver restores the entries that the kernel map lacks and ends the handover. The state file keeps the handover
+// until they are written: a syncd that is killed before must not take their absence for deletes.
 func (m *replica) refillHandedOver(t *table.Table) (waiting string) {
 	var restored int
 	m.mu.Lock()
@@ -202,24 +203,30 @@ func (m *replica) refillHandedOver(t *table.Table) (waiting string) {
 		m.returnBarrier = tx.AddBarrier()
 	})
 	m.mu.Unlock()
-	m.daemon.state.setHandover(m.name, table.Handover{})
 	m.log.Info("handover ended, the map is refilled", "restored", restored)
 	return m.restoring()
 }
 
-// restoring returns what is left to write after the end of a handover, or "". Entries that do not fit do not count.
+// restoring returns what is left to write after the end of a handover, or "". Entries that do not fit do not count. A kernel
+// map that was attached meanwhile may lack entries, too.
 func (m *replica) restoring() string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.returnBarrier == nil {
+	if m.daemon.state.handover(m.name) == (table.Handover{}) {
 		return ""
 	}
 	n := 0
-	m.table.View(func(tx *table.Tx) { n = tx.PendingWrites(m.returnBarrier) - tx.FailedWrites(m.returnBarrier) })
+	m.table.View(func(tx *table.Tx) {
+		if m.returnBarrier == nil {
+			m.returnBarrier = tx.AddBarrier()
+		}
+		n = tx.PendingWrites(m.returnBarrier) - tx.FailedWrites(m.returnBarrier)
+	})
 	if n > 0 {
 		return fmt.Sprintf("%d entries are being written to %s", n, m.name)
 	}
 	m.removeBarrier(&m.returnBarrier)
+	m.daemon.state.setHandover(m.name, table.Handover{})
 	return ""
 }
 

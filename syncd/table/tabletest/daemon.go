@@ -141,8 +141,8 @@ func (d *Daemon) attach() {
 		d.restoreHandover()
 	}
 	d.m, d.state, d.since, d.inStateFile, d.initialSyncDone = n.Map, stateLoading, n.world.Now, same, false
-	d.tab.View(func(tx *table.Tx) { tx.RemoveBarrier(d.syncBarrier) })
-	d.place, d.read = 0, d.read[:0]
+	d.tab.View(func(tx *table.Tx) { tx.RemoveBarrier(d.syncBarrier); tx.RemoveBarrier(d.returnBarrier) })
+	d.place, d.read, d.returnBarrier = 0, d.read[:0], nil
 	switch {
 	case !d.wasOffered:
 		d.how = loadFirst
@@ -317,6 +317,7 @@ func (d *Daemon) SaveMapID() {
 	}
 	held, unheld := false, table.Unheld{}
 	d.tab.View(func(tx *table.Tx) { held, unheld = tx.OwnNotHeld() == 0 && !tx.UnheldOverflow(), tx.Unheld() })
+	d.saveReturn()
 	if d.inStateFile {
 		if d.n.stateUnheld = unheld; !held {
 			d.inStateFile, d.n.StateFileMap, d.initialSyncDone = false, 0, false

@@ -7,12 +7,13 @@ func (r *simulation) drain(n *Node) {
 	d, e := n.Daemon, &r.config.environment
 	switch {
 	case d.state < stateReplicating || d.m != n.Map:
-	case n.handover != (table.Handover{}):
+	case d.ownHandover() != (table.Handover{}):
 		d.endDrain()
 		r.stats["drains ended"]++
 	case r.awaitPeers(d):
 		r.Model.drained(n)
-		d.tab.Update(func(tx *table.Tx) { n.handover = tx.BeginHandover() })
+		d.tab.Update(func(tx *table.Tx) { tx.RemoveBarrier(d.returnBarrier); n.handover = tx.BeginHandover() })
+		d.returnBarrier = nil
 		r.stats["drains"]++
 		r.notef("%s is drained: %+v", n.Name, n.handover)
 		if e.chance(0.6) {
@@ -78,6 +79,7 @@ func (d *Daemon) canHandOver() bool {
 }
 
 // endDrain ends the drain of a node, as drain_end.go of syncd/daemon: entries that a complete scan has not found are restored.
+// The state file keeps the handover: see saveReturn.
 func (d *Daemon) endDrain() {
 	for d.eventsPending() {
 		for cpu := range d.queue {
@@ -90,16 +92,40 @@ func (d *Daemon) endDrain() {
 			d.work(1 << 20)
 		}
 	}
-	d.n.handover = table.Handover{}
 	d.tab.Update(func(tx *table.Tx) { tx.EndHandover(d.n.clock()) })
 	d.n.world.moves++
 	d.n.world.notef("%s ends its drain", d.n.Name)
 }
 
+// saveReturn removes the handover from the state file once the map has the entries that the end of the drain has restored.
+// Until then, their absence at the next start is no delete.
+func (d *Daemon) saveReturn() {
+	if d.n.handover == (table.Handover{}) || d.ownHandover() != (table.Handover{}) {
+		return
+	}
+	pending := 0
+	d.tab.View(func(tx *table.Tx) {
+		if d.returnBarrier == nil {
+			d.returnBarrier = tx.AddBarrier()
+		}
+		pending = tx.PendingWrites(d.returnBarrier) - tx.FailedWrites(d.returnBarrier)
+	})
+	if pending == 0 {
+		d.tab.View(func(tx *table.Tx) { tx.RemoveBarrier(d.returnBarrier) })
+		d.returnBarrier, d.n.handover = nil, table.Handover{}
+	}
+}
+
+// ownHandover returns what the node hands over at present.
+func (d *Daemon) ownHandover() (h table.Handover) {
+	d.tab.View(func(tx *table.Tx) { h = tx.Handover(d.n.Name) })
+	return h
+}
+
 // endDrains ends all drains.
 func (w *World) endDrains() {
 	for _, n := range w.Up() {
-		if d := n.Daemon; n.handover != (table.Handover{}) && d.m == n.Map && d.state == stateReplicating {
+		if d := n.Daemon; d.ownHandover() != (table.Handover{}) && d.m == n.Map && d.state == stateReplicating {
 			d.endDrain()
 		}
 	}
@@ -132,11 +158,11 @@ func (l *InboundStream) withdrawHandover() {
 
 // sendHandover sends a change of what the node has handed over, and reports whether there was one.
 func (st *stream) sendHandover() bool {
-	f := st.outbound
-	if f.handover == st.from.n.handover {
+	f, h := st.outbound, st.from.ownHandover()
+	if f.handover == h {
 		return false
 	}
-	f.handover = st.from.n.handover
+	f.handover = h
 	return st.send(message{kind: messageHandover, handover: f.handover})
 }
 
@@ -154,7 +180,7 @@ func (m *Model) drained(n *Node) {
 func (m *Model) keptByDrain(n *Node, key int, ctx table.Context, reported bool) bool {
 	k := &m.keys[key]
 	switch {
-	case n.handover == (table.Handover{}) || k.home < 0:
+	case !n.drained() || k.home < 0:
 		return false
 	case k.home != n.ID:
 		m.entryMissing(n, key) // also with DeletesAny
@@ -166,6 +192,14 @@ func (m *Model) keptByDrain(n *Node, key int, ctx table.Context, reported bool) 
 	}
 	c := n.Daemon.Content(key)
 	return ctx == table.ContextSyscall && c.Live() && n.Daemon.handedOver(&c)
+}
+
+// drained reports whether the node has handed over records: by its table, or by the state file if it has none.
+func (n *Node) drained() bool {
+	if d := n.Daemon; d != nil && d.wasOffered {
+		return d.ownHandover() != (table.Handover{})
+	}
+	return n.handover != (table.Handover{})
 }
 
 // hasHandover reports whether a node has handed over records, as far as a daemon has received that.

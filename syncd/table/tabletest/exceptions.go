@@ -92,6 +92,8 @@ func (m *Model) Stopped(n *Node) {
 		if k.mayRevert && !e.live && !k.gone && n.StateFileMap == n.Map.ID {
 			k.raceOpen, k.racedBefore = true, true
 		}
+		// The next daemon keeps what the node has handed over, also if a packet has ended it meanwhile.
+		k.mayRevert = k.mayRevert || (k.gone && n.handover != (table.Handover{}))
 		// The next daemon decides about a clear by the records that it receives.
 		k.raceOpen = k.raceOpen || (k.cleared && !e.live)
 		if e.live == k.gone || (e.live && !sameValue(e.value, k.last)) {

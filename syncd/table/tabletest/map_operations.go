@@ -136,7 +136,7 @@ func (m *Model) mapCleared(n *Node) {
 // have an entry, there are enough of them, and no event is on its way.
 func (m *Model) clearIsDetected(n *Node) bool {
 	d, count := n.Daemon, 0
-	if d.eventsPending() || d.phase != phaseFill || n.lru || !n.runs() || n.handover != (table.Handover{}) {
+	if d.eventsPending() || d.phase != phaseFill || n.lru || !n.runs() || n.drained() {
 		return false
 	}
 	for key := range m.keys {

@@ -178,7 +178,7 @@ func (st *stream) accept() bool {
 	}
 	f.origin, f.sent = position, position
 	f.cursor = d.tab.NewCursor(position)
-	f.handover = d.n.handover
+	f.handover = d.ownHandover()
 	return st.send(message{kind: messageAccepted, position: position, reset: reset, handover: f.handover})
 }
 

@@ -24,6 +24,8 @@ type syncer struct {
 	keys    []byte     // keys with pending rereads
 	reads   []mapRead
 	reading table.Reading
+	// returnBarrier has the unwritten records at the end of a drain; nil: none.
+	returnBarrier *table.WriteBarrier
 }
 
 // phase is the next step of a syncer.
