@@ -95,7 +95,7 @@ func (m *Model) Stopped(n *Node) {
 		// The next daemon keeps what the node has handed over, also if a packet has ended it meanwhile.
 		k.mayRevert = k.mayRevert || (k.gone && n.handover != (table.Handover{}))
 		// The next daemon decides about a clear by the records that it receives.
-		k.raceOpen = k.raceOpen || (k.cleared && !e.live)
+		k.raceOpen = k.raceOpen || (k.cleared&(1<<n.ID) != 0 && !e.live)
 		if e.live == k.gone || (e.live && !sameValue(e.value, k.last)) {
 			k.mayRevert = true
 			if e.live {

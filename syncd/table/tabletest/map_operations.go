@@ -105,7 +105,7 @@ func (r *simulation) clearMap(n *Node) {
 func (m *Model) clearUncertain(n *Node) {
 	for key := range m.keys {
 		k := &m.keys[key]
-		k.raceOpen = k.raceOpen || (k.cleared && k.home == n.ID && !n.Map.entries[key].live)
+		k.raceOpen = k.raceOpen || (k.cleared&(1<<n.ID) != 0 && k.home == n.ID && !n.Map.entries[key].live)
 	}
 }
 
@@ -122,12 +122,14 @@ func (m *Model) mapCleared(n *Node) {
 			k.raceOpen = k.raceOpen || c.Live() || m.pending(n.Daemon, key)
 		case !live:
 		case k.home == n.ID:
-			k.cleared = true
+			k.cleared |= 1 << n.ID
 			// The daemon restores what its table has: it may have missed the last write.
 			c := n.Daemon.Content(key)
 			k.raceOpen = k.raceOpen || !certain || !c.Live() || c.Value != n.Map.entries[key].value
 		case k.home >= 0:
 			m.entryMissing(n, key)
+		default:
+			k.cleared |= 1 << n.ID
 		}
 	}
 }

@@ -61,8 +61,8 @@ type modelKey struct {
 	// rewritten: the home wrote the key after another node's delete. It ends if a daemon of the home that ends has a
 	// record of that.
 	rewritten bool
-	// cleared: the load balancer of the home has cleared the key and not written it since.
-	cleared bool
+	// cleared has a bit for each node that writes the key, and whose load balancer has cleared it and not written it since.
+	cleared uint32
 	// missing has a bit for each other node from whose map a standby's collector or an eviction
 	// removed the key.
 	missing uint32
@@ -110,13 +110,13 @@ func sameValue(a, b Value) bool {
 // node than the home is a delete by its collector.
 func (m *Model) wrote(n *Node, key int, v Value, gone, reported bool) {
 	k := &m.keys[key]
+	if k.cleared&(1<<n.ID) != 0 {
+		k.cleared &^= 1 << n.ID
+		m.clearUncertain(n)
+	}
 	switch {
 	case k.home < 0:
 	case k.home == n.ID:
-		if k.cleared {
-			k.cleared = false
-			m.clearUncertain(n)
-		}
 		m.rewrittenAfterDelete(key, gone)
 		// A delete, and a write of the same value, have numbers too.
 		if gone || (k.written && !k.gone && v.Number() == k.last.Number()) {
