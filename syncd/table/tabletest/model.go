@@ -294,8 +294,9 @@ func (m *Model) checkAdoption(d *Daemon, late bool) {
 		if k.home != d.n.ID && !d.internals().Restores(d.tab, m.world.keys[key][:]) {
 			k.contested = true
 		}
-		// An entry whose record was filtered becomes one of the same owner, with the lowest version.
-		if late || d.awaited&(1<<(key%64)) != 0 {
+		// An entry whose record was filtered becomes one of the same owner, with the lowest version. A table that has forgotten
+		// deletes may have deleted a record that a peer has sent, before a new map had the entry.
+		if late || (d.how == loadRefill && d.floor() > 0) || d.awaited&(1<<(key%64)) != 0 {
 			continue
 		}
 		for _, l := range d.Inbound {
