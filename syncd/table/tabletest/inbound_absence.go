@@ -29,6 +29,7 @@ func (l *InboundStream) infer(a *table.Absence, filtered *table.Coverage) (delet
 		}
 	})
 	if deleted > 0 {
+		w.inferred = true
 		l.checkInferred()
 	}
 	if w.Model != nil {

@@ -227,8 +227,8 @@ func (r *simulation) updateSomeViews(d *Daemon) {
 //
 // A node that is down may start again before. The others stay away for good, so their records are
 // orphaned. A cluster that does not converge at once may compare its digests and repair, if nodes have
-// forgotten tombstones or refused records of unverified owners, or if the owner that peers have named of an entry lacks it:
-// only then do the rules need repairs.
+// forgotten tombstones, refused records of unverified owners or inferred deletes, or if the owner that peers have named of an
+// entry lacks it: only then do the rules need repairs.
 func (r *simulation) finish() error {
 	for _, n := range r.Nodes {
 		if n.Daemon == nil && (r.chance(r.config.restartChance) || n.incarnations == 0) {
@@ -247,7 +247,7 @@ func (r *simulation) finish() error {
 		err = r.Converge()
 	}
 	for range 4 {
-		if err == nil || r.err != nil || (!r.forgot() && !r.Defended && !r.filtered && !r.ownerLacksNamed()) {
+		if err == nil || r.err != nil || (!r.forgot() && !r.Defended && !r.filtered && !r.inferred && !r.ownerLacksNamed()) {
 			break
 		}
 		r.notef("%v", err)

@@ -44,6 +44,9 @@ type World struct {
 	filtered bool
 	// Defended: an unverified owner's record did not replace another record, so the nodes must compare.
 	Defended bool
+	// inferred: a table has inferred a delete. Another node may have an older record of the key, which only a repair brings, so
+	// the nodes must compare.
+	inferred bool
 }
 
 // entryKey is the key of an entry.
