@@ -112,6 +112,7 @@ func (m *Model) wrote(n *Node, key int, v Value, gone, reported bool) {
 	k := &m.keys[key]
 	if k.cleared&(1<<n.ID) != 0 {
 		k.cleared &^= 1 << n.ID
+		k.racedBefore = k.racedBefore || k.raceOpen // the delete counts again if the map is lost
 		m.clearUncertain(n)
 	}
 	switch {
