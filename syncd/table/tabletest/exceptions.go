@@ -24,6 +24,14 @@ func (m *Model) merged(d *Daemon, tx *table.Tx, key int) {
 	}
 }
 
+// adoptedEarly records that a restored record, or a delete of one, may have made a table adopt the entry of its map before the
+// initial sync has ended. As in checkAdoption, the entry may have changed while no daemon ran, and then belongs to this node.
+func (m *Model) adoptedEarly(d *Daemon, tx *table.Tx, key int) {
+	k, c := &m.keys[key], d.n.content(tx, key)
+	found := c.version == d.n.opt.AdoptVersion || c.version == d.n.opt.AdoptVersion+1
+	k.contested = k.contested || (k.home != d.n.ID && c.Live() && c.Owner == d.self && found)
+}
+
 // undecided reports whether a table holds a value that it read just before the last write and has a
 // pending reread of the key. By the time in its event, that write came before the read.
 func (m *Model) undecided(d *Daemon, key int) bool {

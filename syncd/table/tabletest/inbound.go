@@ -344,6 +344,9 @@ func (l *InboundStream) mergeOne(tx *table.Tx, x *delta, now int64, opt table.Re
 		delta.Keep = keptBytes
 	}
 	o := tx.Remote(&delta, now, opt)
+	if w.Model != nil && tx.IsRestored(x.version) {
+		w.Model.adoptedEarly(d, tx, x.key)
+	}
 	if resent && o == table.Accepted && compared {
 		l.repair.found++
 	}
