@@ -342,6 +342,9 @@ func (m *Model) newest(key int) int {
 		}
 		n.Daemon.tab.View(func(tx *table.Tx) {
 			c := n.content(tx, key)
+			if c.version == 0 && n.Daemon.m != nil && !n.Daemon.m.entries[key].live {
+				return // the event of the delete is on its way, and the table forgets such an entry
+			}
 			if c.version > best.version || (c.version == best.version && c.Owner.Compare(best.Owner) > 0) {
 				best = c
 			}
