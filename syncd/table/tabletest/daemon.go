@@ -159,8 +159,8 @@ func (d *Daemon) attach() {
 			tx.Refill()
 		})
 	}
-	if n.world.Model != nil && (d.how == loadRefill || (d.how == loadFirst && !same)) {
-		n.world.Model.mapReplaced(n)
+	if n.world.Model != nil {
+		n.world.Model.mapAttached(n, d.how, same)
 	}
 	// Until it is read completely, the map does not count as loaded.
 	if d.how != loadAgain {

@@ -47,6 +47,16 @@ func (m *Model) undecided(d *Daemon, key int) bool {
 	return uncertain && since >= 0 && since < TimestampMargin
 }
 
+// mapAttached records that a daemon has attached a map. same is true if the state file names it.
+func (m *Model) mapAttached(n *Node, how loadKind, same bool) {
+	switch {
+	case how == loadRefill, how == loadFirst && !same:
+		m.mapReplaced(n)
+	case how == loadFirst:
+		m.absentAtStart(n)
+	}
+}
+
 // mapReplaced records that a daemon treats its node's map as a new one, so that entries deleted there
 // may return. If clocks differ, older records may return, too: of two earlier incarnations the first
 // may have the clock that is ahead. A record that a peer sends and that equals the map's entry counts
@@ -102,8 +112,6 @@ func (m *Model) Stopped(n *Node) {
 		}
 		// The next daemon keeps what the node has handed over, also if a packet has ended it meanwhile.
 		k.mayRevert = k.mayRevert || (k.gone && n.handover != (table.Handover{}))
-		// The next daemon decides about a clear by the records that it receives.
-		k.raceOpen = k.raceOpen || (k.cleared&(1<<n.ID) != 0 && !e.live)
 		if e.live == k.gone || (e.live && !sameValue(e.value, k.last)) {
 			k.mayRevert = true
 			if e.live {

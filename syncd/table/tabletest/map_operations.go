@@ -109,6 +109,28 @@ func (m *Model) clearUncertain(n *Node) {
 	}
 }
 
+// absentAtStart records that a daemon starts with a map that may have been cleared while no daemon ran, or just before. The
+// daemon decides about all absent entries together, by the records that it receives. A peer may have the record of an entry
+// that was deleted before the clear.
+func (m *Model) absentAtStart(n *Node) {
+	absent, left := 0, 0
+	for key := range m.keys {
+		switch k, live := &m.keys[key], n.Map.entries[key].live; {
+		case !live && (k.home < 0 || k.home == n.ID && k.written):
+			absent++
+		case live && k.home == n.ID:
+			left++
+		}
+	}
+	if n.leastClear == 0 || absent < n.leastClear || 20*left > absent {
+		return
+	}
+	for key := range m.keys {
+		k := &m.keys[key]
+		k.raceOpen = k.raceOpen || (k.home == n.ID && !n.Map.entries[key].live)
+	}
+}
+
 // mapCleared records that a load balancer is about to clear its map. The entries must stay on all nodes if the daemon detects
 // the clear. Otherwise each key may be deleted or not.
 func (m *Model) mapCleared(n *Node) {
