@@ -86,6 +86,9 @@ func (d *Daemon) endDrain() {
 			d.Deliver(cpu)
 		}
 	}
+	if m := d.n.world.Model; m != nil && d.n.opt.DeletesAny {
+		m.writtenDuringScan(d)
+	}
 	d.scan()
 	for range 8 {
 		for more := true; more; more = d.phase != phaseFill {
