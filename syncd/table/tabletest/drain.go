@@ -26,8 +26,10 @@ func (r *simulation) drain(n *Node) {
 	}
 }
 
-// awaitPeers carries the records of a daemon to its live peers, and reports whether the node may hand its records over.
+// awaitPeers scans the map and carries the records of a daemon to its live peers, and reports whether the node may hand its
+// records over.
 func (r *simulation) awaitPeers(d *Daemon) bool {
+	d.scan()
 	for range 3 {
 		for cpu := range d.queue {
 			d.Deliver(cpu)
