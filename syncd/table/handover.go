@@ -41,7 +41,13 @@ func (tx *Tx) BeginHandover() Handover {
 	t := tx.t
 	h := Handover{Incarnation: t.opt.Self.Incarnation}
 	for s := firstSlot; s < t.allocated; s++ {
-		if m := t.meta(s); !m.is(flagFree) && m.live() && m.owner == selfID {
+		m := t.meta(s)
+		if m.is(flagFree) || !m.live() {
+			continue
+		}
+		// The record would be sent once the interval is over, and would then be one that this node has written later.
+		m.flags &^= flagUnsent
+		if m.owner == selfID {
 			h.Version = max(h.Version, m.version)
 		}
 	}

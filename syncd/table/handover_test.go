@@ -99,6 +99,34 @@ func TestClearOfADrainedNode(t *testing.T) {
 	}
 }
 
+// TestUnsentChangesBeforeAHandover: a scan finds a use of an entry before the handover, and it is too early to send that. Later
+// scans do not make the record one that this node has written after the handover. A later use does.
+func TestUnsentChangesBeforeAHandover(t *testing.T) {
+	for _, owner := range []Owner{self, peer, other} {
+		r := newRig(t, significant)
+		r.setGone("c", true)
+		if owner == self {
+			r.do(Accepted, func(tx *Tx) Outcome { return tx.Local(tail(t, 1, second)) })
+		} else {
+			r.remote(Accepted, second, owner, Version(second), "k", "v")
+			r.write()
+		}
+		r.do(Unchanged, func(tx *Tx) Outcome { return tx.Local(tail(t, 2, 5*second)) })
+		h := r.beginHandover()
+		r.rereadTail(Unchanged, 60*second, 2)
+		want := Ignored
+		if owner == peer {
+			want = Restored // it is live
+		}
+		r.gone(want, 90*second, "k", "syscall")
+		r.do(Accepted, func(tx *Tx) Outcome { return tx.Local(tail(t, 3, 120*second)) })
+		if v := r.versionOf("k"); v <= h.Version {
+			t.Errorf("record of %s that is used after the handover: got version %d, want one above %d", owner.Node, v, h.Version)
+		}
+		r.gone(Accepted, 150*second, "k", "syscall")
+	}
+}
+
 // TestClearOfADrainedLRUMap: evictions, deletes and absences of handed over entries of an LRU map neither end nor expire
 // a record.
 func TestClearOfADrainedLRUMap(t *testing.T) {

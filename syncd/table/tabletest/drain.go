@@ -177,6 +177,7 @@ func (m *Model) drained(n *Node) {
 	for key := range m.keys {
 		k := &m.keys[key]
 		k.contested = k.contested || (k.home == n.ID && k.unreported)
+		k.handedOver = k.handedOver || k.home == n.ID
 	}
 }
 
@@ -196,7 +197,7 @@ func (m *Model) keptByDrain(n *Node, key int, ctx table.Context, reported bool) 
 		return true
 	}
 	c := n.Daemon.Content(key)
-	return ctx == table.ContextSyscall && c.Live() && n.Daemon.handedOver(&c)
+	return ctx == table.ContextSyscall && c.Live() && (k.handedOver || n.Daemon.handedOver(&c))
 }
 
 // drained reports whether the node has handed over records: by its table, or by the state file if it has none.

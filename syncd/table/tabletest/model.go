@@ -63,6 +63,8 @@ type modelKey struct {
 	rewritten bool
 	// cleared has a bit for each node that writes the key, and whose load balancer has cleared it and not written it since.
 	cleared uint32
+	// handedOver: the load balancer of the home has not written the key since the home was last drained.
+	handedOver bool
 	// missing has a bit for each other node from whose map a standby's collector or an eviction
 	// removed the key.
 	missing uint32
@@ -119,6 +121,7 @@ func (m *Model) wrote(n *Node, key int, v Value, gone, reported bool) {
 	case k.home < 0:
 	case k.home == n.ID:
 		m.rewrittenAfterDelete(key, gone)
+		k.handedOver = false
 		// A delete, and a write of the same value, have numbers too.
 		if gone || (k.written && !k.gone && v.Number() == k.last.Number()) {
 			m.numbers++
