@@ -78,9 +78,11 @@ func (t *Table) absent(s uint32, a *Absence, position uint64) bool {
 // Resend moves the record of a key to the tail, so that all streams send it again. The caller calls it once a record
 // can be sent that it could not send before.
 func (tx *Tx) Resend(key []byte) {
-	if _, s := tx.t.find(key); s != 0 && !tx.t.meta(s).is(flagUnversioned) {
-		tx.t.moveTail(s)
+	t := tx.t
+	if _, s := t.findForChange(key); s != 0 && !t.meta(s).is(flagUnversioned) {
+		t.moveTail(s)
 	}
+	t.finishChange()
 }
 
 // Cover moves the live record of a key to the tail if any incarnation of a node owns it and its version is below a limit,

@@ -296,3 +296,18 @@ func TestNewTombsAreBounded(t *testing.T) {
 	}
 	checkInvariants(t, tab)
 }
+
+// TestResendOfACompactTombstone: a delete that could not be sent is sent again, also once its tombstone is compact.
+func TestResendOfACompactTombstone(t *testing.T) {
+	r := newRig(t)
+	r.local(Accepted, second, "update l v packet 0")
+	r.deleteAndCompact(2*second, "k")
+	r.local(Accepted, 10*second, "update l w packet 0")
+	r.wantOrder("kl")
+	state := r.state("k")
+	r.tab.Update(func(tx *Tx) { tx.Resend(pad("k", keySize)) })
+	r.wantOrder("lk")
+	r.want("k", state)
+	r.tab.Update(func(tx *Tx) { tx.Resend(pad("unknown", keySize)) })
+	r.wantOrder("lk")
+}
