@@ -146,11 +146,11 @@ func (u *unheld) noteMerged(key []byte) {
 }
 
 // NoteUnheld notes a key, KeySize bytes, of a record of an earlier incarnation of this node that this node has
-// not merged. Only the compared bits count. If the load has found the key, or this incarnation owns its record, the map is
-// evidence for it.
+// not merged. Only the compared bits count. The map is evidence for the key if it has held the entry (see sameMap), the load has
+// found the key, or this incarnation owns its record.
 func (tx *Tx) NoteUnheld(key []byte) {
 	u := &tx.t.unheld
-	if _, s := tx.t.find(key); s != 0 && tx.t.meta(s).owner == selfID {
+	if _, s := tx.t.find(key); tx.t.sameMap(key) || s != 0 && tx.t.meta(s).owner == selfID {
 		return
 	}
 	if u.of == nil {

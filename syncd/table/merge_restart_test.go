@@ -59,3 +59,17 @@ func TestTakenBackEntries(t *testing.T) {
 		})
 	}
 }
+
+// TestFilteredRecordOfDeletedKey: the map of an earlier incarnation has held an entry that it lacks at start. A peer first names
+// the key of its record, or sends the record while this node filters it. The absence is still a delete, also at the next start.
+func TestFilteredRecordOfDeletedKey(t *testing.T) {
+	r := newRig(t, sameMap)
+	r.tab.Update(func(tx *Tx) { tx.NoteUnheld(pad("k", keySize)) })
+	r.tab.View(func(tx *Tx) {
+		if u := tx.Unheld(); len(u.Hashes) != 0 {
+			t.Errorf("unheld keys: got %d bytes, want none", len(u.Hashes))
+		}
+	})
+	r.remote(Accepted, second, older, 10, "k", "v")
+	r.want("k", "- v11 a100")
+}

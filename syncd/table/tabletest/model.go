@@ -286,9 +286,10 @@ func (m *Model) checkAdoption(d *Daemon, late bool) {
 	for key := range m.keys {
 		k, c := &m.keys[key], d.Content(key)
 		// The table forgets that an event has reported the delete. A node that was cut off may have the record.
-		// So may one whose record was filtered.
+		// So may one whose record was filtered. The absence from a map that has held the entry is a delete.
 		filtered := d.awaited&(1<<(key%64)) != 0
-		if c.version == 0 && !c.Live() && k.home == d.n.ID && k.gone && (filtered || !d.inStateFile && !d.receivedFromAll()) {
+		held := d.inStateFile && (!filtered || len(d.n.stateUnheld.Hashes) == 0)
+		if c.version == 0 && !c.Live() && k.home == d.n.ID && k.gone && !held && (filtered || !d.receivedFromAll()) {
 			k.mayRevert = true
 		}
 		if !c.Known || c.version != 0 {
