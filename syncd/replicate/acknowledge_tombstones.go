@@ -3,6 +3,7 @@ package replicate
 import (
 	"maps"
 	"math"
+	"slices"
 	"time"
 
 	"mapsync/syncd/table"
@@ -22,6 +23,8 @@ type ackSnapshot struct {
 	live map[string]Peer
 	// streams are all registered outbound streams, in no order.
 	streams []*outboundStream
+	// inbound are the inbound streams of the live nodes, in no order.
+	inbound []*inboundStream
 	// goneAt is a copy of Replicator.goneAt.
 	goneAt map[string]time.Time
 	// unverifiedAt is Replicator.unverifiedAt: when an owner that was never live was last found.
@@ -56,16 +59,20 @@ func (r *Replicator) ackSnapshot(now time.Time) *ackSnapshot {
 	for s := range r.outboundStreams {
 		v.streams = append(v.streams, s)
 	}
+	for node := range v.live {
+		v.inbound = append(v.inbound, r.inboundStreams[node])
+	}
 	return v
 }
 
 // position returns the position of a map that all live peers and all observers have reached. It
-// returns 0 while a node is absent that may return within the lifetime of a tombstone, and while a
-// live peer is not served. A peer that has been connected for subscribeGrace without a subscription
-// to the map does not count.
+// returns 0 while a node is absent that may return within the lifetime of a tombstone, while a
+// live peer is not served, and while this node lacks records that it has filtered. A peer that has been
+// connected for subscribeGrace without a subscription to the map does not count.
 func (v *ackSnapshot) position(m *localMap) uint64 {
 	ttl := m.table.TombstoneTTL()
-	if v.membershipSince.IsZero() || v.hasAbsentNodes(ttl) {
+	lacks := func(s *inboundStream) bool { return s.lacksFiltered(m) }
+	if v.membershipSince.IsZero() || v.hasAbsentNodes(ttl) || slices.ContainsFunc(v.inbound, lacks) {
 		return 0
 	}
 	least := uint64(math.MaxUint64)
@@ -106,6 +113,16 @@ func (v *ackSnapshot) hasAbsentNodes(ttl time.Duration) bool {
 		}
 	}
 	return v.now.Sub(v.unverifiedAt) < ttl || len(v.live) < v.expected && v.now.Sub(v.membershipSince) < ttl
+}
+
+// lacksFiltered reports whether this node has filtered records of its earlier incarnations that the peer has, or deletes, and
+// the full sync that brings them again has not ended. The peer has acknowledged a delete of such a record, too, if its record
+// is above the delete. It takes inboundStream.mu.
+func (s *inboundStream) lacksFiltered(m *localMap) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	in := s.maps[m.name]
+	return in != nil && in.m == m && (in.unheld.Load() || in.sweep)
 }
 
 // ackState is the state of one map on one outbound stream, for acknowledgements.

@@ -144,3 +144,34 @@ func TestPeerThatResubscribesCountsMeanwhile(t *testing.T) {
 		t.Errorf("ended subscription to an unknown map: got error %v, %d stored ends, want none", err, len(s.endedAt))
 	}
 }
+
+// TestTombstonesAreKeptWhileRecordsAreFiltered: a peer has records of an earlier incarnation of this node that this node has
+// filtered. They may be above the tombstones that the peer has acknowledged, so that the tombstones stay until a full sync has
+// brought the records.
+func TestTombstonesAreKeptWhileRecordsAreFiltered(t *testing.T) {
+	r, _ := newTestReplicator(t)
+	m, p := r.localMaps()[testMap], Peer{Node: "x", Incarnation: 3}
+	s, in := newAcceptedStream(r, p)
+	sender := newOutboundStream(r, p.owner(), nil)
+	out := newOutboundMap(sender, &mapsyncv1.MapSubscription{Map: 1, Name: testMap}, allOrphaned)
+	out.serving.Store(true)
+	out.ackedPosition.Store(10)
+	sender.maps = []*outboundMap{out}
+	v := &ackSnapshot{
+		now: time.Now(), membershipSince: time.Now(), live: map[string]Peer{"x": p}, streams: []*outboundStream{sender}, inbound: []*inboundStream{s},
+	}
+	for _, step := range []struct {
+		name string
+		do   func()
+		want uint64
+	}{
+		{"all records were merged", func() {}, 10},
+		{"a record was filtered", func() { in.unheld.Store(true) }, 0},
+		{"a full sync brings it again", func() { in.position = 1; in.beginFullSync(true, 0) }, 0},
+		{"the full sync has ended", in.handleCaughtUp, 10},
+	} {
+		if step.do(); v.position(m) != step.want {
+			t.Errorf("%s: acknowledged position: got %d, want %d", step.name, v.position(m), step.want)
+		}
+	}
+}

@@ -21,6 +21,9 @@ func (d *Daemon) acknowledged() uint64 {
 	for i, inc := range d.view.live {
 		switch {
 		case i == d.n.ID:
+		// The record of such an incarnation may be above the tombstone that the peer has acknowledged.
+		case inc != 0 && d.Inbound[i].lacksFiltered():
+			return 0
 		case inc != 0:
 			least = min(least, d.mergedBy(i, inc))
 		case d.everLive[i] && d.n.world.Now-d.goneAt[i] < int64(d.n.opt.TombstoneTTL):
@@ -65,3 +68,7 @@ func (d *Daemon) mergedBy(peer int, inc uint64) (position uint64) {
 	}
 	return position
 }
+
+// lacksFiltered reports whether this node has filtered records of its earlier incarnations that the peer has, or deletes, and
+// the full sync that brings them again has not ended.
+func (l *InboundStream) lacksFiltered() bool { return l != nil && (l.unheld || l.sweep) }
