@@ -296,7 +296,6 @@ func (d *Daemon) Adopt() bool {
 	}
 	if w.Model != nil {
 		w.Model.checkAdoption(d, late)
-		w.Model.noteOverflow(d)
 	}
 	d.tab.Update(func(tx *table.Tx) {
 		for tx.Adopt(2) {
@@ -375,20 +374,21 @@ func (d *Daemon) upkeep() {
 	if m != nil && lapsed+acknowledged > 0 {
 		m.noteForgotten(d, lapsed > 0)
 	}
-	if m != nil && d.state == stateReplicating && !d.initialSyncDone {
-		m.noteOverflow(d)
-	}
 }
 
 // noteForgottenEarly adds the deletes to the model that the table has forgotten since the last call, because
-// there were too many.
+// there were too many. It is called before peers receive more from the daemon, which may lack these deletes then, and before
+// the daemon receives more from them.
 func (d *Daemon) noteForgottenEarly() {
-	m, n := d.n.world.Model, d.stats().ExpiredEarly
-	if m == nil || n == d.expiredEarly {
+	m := d.n.world.Model
+	if m == nil || d.tab == nil || d.stats().ExpiredEarly == d.expiredEarly {
 		return
 	}
-	d.expiredEarly = n
+	d.expiredEarly = d.stats().ExpiredEarly
 	m.noteForgotten(d, true)
+	if !d.initialSyncDone {
+		m.noteOverflow(d)
+	}
 }
 
 // settle requests the rereads of new keys that are due.

@@ -159,10 +159,6 @@ func (n *Node) lacks(d *Daemon) bool {
 // noteOverflow records which deletes a table has forgotten because there were too many, before it had
 // received all records. The table then accepts older records of those keys from peers.
 func (m *Model) noteOverflow(d *Daemon) {
-	if d.stats().ExpiredEarly == 0 {
-		return
-	}
-	m.deletesLost(d.n)
 	for i := range m.keys {
 		if k := &m.keys[i]; k.home == d.n.ID && k.gone {
 			if c := d.Content(i); !c.Dead || c.version == 0 {

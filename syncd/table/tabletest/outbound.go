@@ -100,6 +100,7 @@ func (st *stream) checkPeer(old, v *view) {
 // sender, as flow control does with a peer that does not read.
 func (st *stream) serve(limit int) bool {
 	d := st.from
+	d.noteForgottenEarly()
 	if st.broken || st.receiverLeft {
 		st.end()
 		return true
