@@ -1,7 +1,9 @@
 package daemon_test
 
 import (
+	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -184,6 +186,37 @@ func TestClearBeforeRestart(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestKilledWhileAClearIsRestored: syncd is killed when a part of the entries is in the map again. The absence of the others is
+// no delete, although the part that is left is too large for a clear.
+func TestKilledWhileAClearIsRestored(t *testing.T) {
+	c := newClearing(t, 2, capture.AttachNone, func(n *node) { n.config.ScanInterval = 200 * time.Millisecond })
+	n := c.nodes[0]
+	n.waitIdentitySaved(c.maps[0])
+	for tries := 0; n.savedMapID() != nil; tries++ {
+		if tries == 10 {
+			t.Fatal("state file while the entries of a clear are restored: got the identity of the map, want none")
+		}
+		n.waitIdentitySaved(c.maps[0])
+		startControlPlane(t, c.pins[0]).do("delete", 0, clearedEntries, 0)
+		for end := time.Now().Add(10 * time.Second); n.savedMapID() != nil && time.Now().Before(end); {
+		}
+	}
+	n.stop()
+	if err := os.Remove(filepath.Join(n.config.StateDir, n.config.NodeName+".ct.stop")); err != nil {
+		t.Fatal(err)
+	}
+	for i := uint64(clearedEntries / 5); i < clearedEntries; i++ {
+		key, _ := pair(i, 0)
+		if err := c.maps[0].Delete(key); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+			t.Fatal(err)
+		}
+	}
+	n.start()
+	c.peersKeep(4 * time.Second)
+	c.wait("the map is filled again", clearedEntries)
+	n.waitIdentitySaved(c.maps[0])
 }
 
 // TestClearFoundByScan: without hooks, a scan finds the entries gone.

@@ -64,6 +64,7 @@ type replica struct {
 	kernel        *attachment             // nil while no map is attached
 	since         time.Time               // when the current kernel map was attached
 	identitySaved bool                    // the state file contains the current kernel map
+	restores      bool                    // the identity was removed until the entries of a clear are restored
 	unheldSerial  uint64                  // table.Tx.UnheldSerial of the last save; 0 if the state file was read
 	syncBarrier   *table.WriteBarrier     // unwritten records at the end of the initial sync of the kernel map
 	readyState    readyState              // state of the current kernel map

@@ -152,7 +152,7 @@ func (m *replica) beginLoading(a *attachment, t *table.Table, s *schema.Schema) 
 	m.kernel, m.table, m.schema, m.state, m.err, m.since = a, t, s, MapLoading, nil, time.Now()
 	info := a.m.Info()
 	m.room.Store(int64(info.MaxEntries))
-	m.unheldSerial = 0
+	m.unheldSerial, m.restores = 0, false
 	if m.identitySaved = m.daemon.state.sameMap(m.name, identityOf(&info)); !m.identitySaved {
 		m.daemon.state.removeIdentity(m.name) // should the former map return, it lacks the changes made meanwhile
 	}
@@ -200,7 +200,9 @@ func (m *replica) replicate(t *table.Table, s *schema.Schema, info kmap.Info) er
 }
 
 func (m *replica) startSyncer(ctx context.Context, a *attachment, t *table.Table, fail context.CancelCauseFunc) error {
-	syncer, err := kmap.NewSyncer(t, a.m, kmap.SyncerOptions{Now: m.daemon.clock.now, Uses: a.syncerUses(), Ended: processEnded, Logger: m.log})
+	syncer, err := kmap.NewSyncer(t, a.m, kmap.SyncerOptions{
+		Now: m.daemon.clock.now, Uses: a.syncerUses(), Ended: processEnded, BeforeRestore: m.beforeRestore, Logger: m.log,
+	})
 	if err != nil {
 		return err
 	}

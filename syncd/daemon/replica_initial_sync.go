@@ -85,7 +85,7 @@ func (m *replica) decideAbsent(t *table.Table) {
 // records, the identity is removed until that ends.
 func (m *replica) saveIdentityWhenApplied() {
 	m.mu.Lock()
-	replicating, synced := m.kernel != nil && m.state == MapReplicating, m.syncBarrier != nil || m.identitySaved
+	replicating, synced := m.kernel != nil && m.state == MapReplicating, m.syncBarrier != nil || m.identitySaved || m.restores
 	m.mu.Unlock()
 	if !replicating {
 		return
@@ -114,12 +114,25 @@ func (m *replica) saveIdentityWhenApplied() {
 	m.saveIdentity()
 }
 
-// heldOrNamed reports whether the kernel map holds all records of this node, except for the unheld keys. serial is
-// table.Tx.UnheldSerial. The lock is held.
+// beforeRestore removes the identity of the kernel map until the entries of a clear are restored. A syncd that is killed
+// meanwhile would take the absence of the rest for deletes at its next start.
+func (m *replica) beforeRestore() {
+	m.mu.Lock()
+	m.restores = m.restores || m.identitySaved || m.syncBarrier != nil
+	m.identitySaved = false
+	m.removeBarrier(&m.syncBarrier)
+	m.daemon.state.removeIdentity(m.name)
+	m.mu.Unlock()
+	m.daemon.state.save()
+}
+
+// heldOrNamed reports whether the kernel map holds all records of this node, except for the unheld keys, and for entries of a
+// clear that are not restored yet. serial is table.Tx.UnheldSerial. The lock is held.
 func (m *replica) heldOrNamed() (serial uint64, complete bool) {
 	m.table.View(func(tx *table.Tx) {
 		serial, _ = tx.UnheldSerial()
-		complete = tx.OwnNotHeld() == 0 && !tx.UnheldOverflow()
+		restores, _ := tx.RestoresClear()
+		complete = tx.OwnNotHeld() == 0 && !tx.UnheldOverflow() && !restores
 	})
 	return serial, complete
 }
@@ -131,7 +144,7 @@ func (m *replica) saveIdentity() {
 		unheld = tx.Unheld()
 		m.unheldSerial, _ = tx.UnheldSerial()
 	})
-	m.identitySaved = true
+	m.identitySaved, m.restores = true, false
 	m.removeBarrier(&m.syncBarrier)
 	info := m.kernel.m.Info()
 	m.daemon.state.setIdentity(m.name, identityOf(&info), &unheld)

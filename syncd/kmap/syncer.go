@@ -42,6 +42,8 @@ type SyncerOptions struct {
 	Uses Uses
 	// Ended reports whether a process has ended, for the detection of clears. Nil: it is not known.
 	Ended func(table.Process) bool
+	// BeforeRestore is called before the entries of a clear are restored. Nil: nothing has to be done.
+	BeforeRestore func()
 	// Logger receives messages when writes start to fail and when they recover. Nil: discarded.
 	Logger *slog.Logger
 }
@@ -335,11 +337,27 @@ func (s *Syncer) upkeep(now time.Time) error {
 	if err := s.expireTakenOver(); err != nil {
 		return err
 	}
-	for more := true; more; {
-		s.t.Update(func(tx *table.Tx) { more = tx.SettleDeletes(s.opts.Now(), s.opts.Ended, chunk) })
-	}
+	s.settleDeletes()
 	s.retry(now)
 	return nil
+}
+
+func (s *Syncer) settleDeletes() {
+	for more := true; more; {
+		var restore bool
+		s.t.Update(func(tx *table.Tx) {
+			more = tx.SettleDeletes(s.opts.Now(), s.opts.Ended, chunk)
+			_, restore = tx.RestoresClear()
+		})
+		if more || !restore {
+			continue
+		}
+		if s.opts.BeforeRestore != nil {
+			s.opts.BeforeRestore()
+		}
+		s.t.Update(func(tx *table.Tx) { tx.AllowRestore() })
+		more = true
+	}
 }
 
 // retry retries failed writes.

@@ -100,6 +100,8 @@ type clears struct {
 	active, ending bool
 	// decided is true if an operator has decided that the entries of an active clear stay.
 	decided bool
+	// restoring is true from the end of a clear until its entries are restored. Before allowed is set, none is.
+	restoring, allowed bool
 	// clear is the latest clear.
 	clear Clear
 }
@@ -242,8 +244,25 @@ func (t *Table) awaitsReread(e *heldDelete) bool {
 	return true
 }
 
+// RestoresClear reports whether entries of a clear are about to be restored, or are being restored. While it is true, the
+// absence of an entry from the map is no evidence, also at the next start: a part of the entries would not look like a clear.
+// awaited reports that SettleDeletes waits for AllowRestore.
+func (tx *Tx) RestoresClear() (restores, awaited bool) {
+	x := &tx.t.clears
+	return x.restoring, x.restoring && !x.allowed
+}
+
+// AllowRestore makes SettleDeletes restore the entries of the clear. The caller has removed the identity of the map.
+func (tx *Tx) AllowRestore() { tx.t.clears.allowed = tx.t.clears.restoring }
+
+// mayRestore begins to restore the entries of a clear. It reports whether AllowRestore was called since.
+func (x *clears) mayRestore() bool {
+	x.restoring = true
+	return x.allowed
+}
+
 // SettleDeletes enters the deletes that have waited long enough, unless they are a clear. It restores the entries of a
-// clear that has ended. It looks at up to limit deletes and returns true if there are more. now is the wall clock in
+// clear that has ended, after AllowRestore. It looks at up to limit deletes and returns true if there are more. now is the wall clock in
 // nanoseconds. ended reports whether a process has ended; nil: it is not known.
 func (tx *Tx) SettleDeletes(now int64, ended func(Process) bool, limit int) (more bool) {
 	t := tx.t
@@ -294,6 +313,9 @@ func (t *Table) settleClear(now int64, ended func(Process) bool, limit int) (mor
 		}
 		x.ending = true
 	}
+	if !x.mayRestore() {
+		return false
+	}
 	for ; x.queue.len() > 0; limit-- {
 		if limit == 0 {
 			return true
@@ -315,7 +337,7 @@ func (x *clears) endClear() {
 	if x.decided {
 		x.clear = Clear{}
 	}
-	x.active, x.ending, x.decided = false, false, false
+	x.active, x.ending, x.decided, x.restoring, x.allowed = false, false, false, false, false
 }
 
 // restoreHeld makes the writer restore the entry of a delete that waits.

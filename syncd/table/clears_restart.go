@@ -64,6 +64,9 @@ func (t *Table) settleAbsent(limit int) (more bool) {
 			t.stats.Clears++
 		}
 	}
+	if x.absentCleared && !x.mayRestore() {
+		return false
+	}
 	for ; x.absent.len() > 0; limit-- {
 		if limit == 0 {
 			return true
@@ -82,7 +85,7 @@ func (t *Table) settleAbsent(limit int) (more bool) {
 		}
 	}
 	if x.absentCleared {
-		x.clear.Restored = true
+		x.clear.Restored, x.restoring, x.allowed = true, false, false
 	}
 	x.absentDecided, x.absentCleared, x.absentDue = false, false, false
 	return false

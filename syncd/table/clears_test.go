@@ -53,7 +53,14 @@ func (r clearRig) settle(from, to int64, ended func(Process) bool) {
 	r.Helper()
 	for now := from; now <= to; now += second {
 		for more := true; more; {
-			r.tab.Update(func(tx *Tx) { tx.AdvanceClock(now); more = tx.SettleDeletes(now, ended, 10) })
+			r.tab.Update(func(tx *Tx) {
+				tx.AdvanceClock(now)
+				more = tx.SettleDeletes(now, ended, 10)
+				if _, awaited := tx.RestoresClear(); awaited {
+					tx.AllowRestore()
+					more = true
+				}
+			})
 			checkInvariants(r, r.tab)
 		}
 	}
@@ -108,6 +115,45 @@ func TestClearIsRestored(t *testing.T) {
 			if want := (Clear{At: c.at, Entries: 198, Restored: true, Caller: c.by}); latest != want {
 				t.Errorf("latest clear: got %+v, want %+v", latest, want)
 			}
+		})
+	}
+}
+
+// TestClearAwaitsTheIdentity: no entry of a clear is restored before the identity of the map is removed, by a clear that this
+// table has seen, or one that the start has found.
+func TestClearAwaitsTheIdentity(t *testing.T) {
+	for name, begin := range map[string]func(t *testing.T) clearRig{
+		"seen": func(t *testing.T) clearRig {
+			r := newClearRig(t, 200)
+			r.clear(0, 200, idle, young)
+			return r
+		},
+		"found at the start": func(t *testing.T) clearRig {
+			r := clearRig{newRig(t, holdClears, sameMap)}
+			for i := range 200 {
+				r.remote(Accepted, idle, older, Version(startTime), fmt.Sprint("k", i), "v")
+			}
+			return r
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := begin(t)
+			settle := func(dirty int, restores, awaited bool) {
+				t.Helper()
+				r.tab.Update(func(tx *Tx) {
+					for tx.SettleDeletes(idle+5*second, nil, 10) {
+					}
+					gotRestores, gotAwaited := tx.RestoresClear()
+					if n := r.tab.stats.Dirty; n != dirty || gotRestores != restores || gotAwaited != awaited {
+						t.Errorf("got %d dirty records, restoring %t, waiting %t, want %d, %t and %t", n, gotRestores, gotAwaited, dirty, restores, awaited)
+					}
+				})
+			}
+			r.tab.Update((*Tx).AllowRestore) // too early
+			settle(0, true, true)
+			settle(0, true, true)
+			r.tab.Update((*Tx).AllowRestore)
+			settle(200, false, false)
 		})
 	}
 }

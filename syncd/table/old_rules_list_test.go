@@ -40,9 +40,9 @@ var oldRuleList = []oldRule{
 	},
 	{
 		name: "the identity of the map is saved although the map has refused own records",
-		file: "tabletest/daemon.go",
-		old:  "held, unheld = tx.OwnNotHeld() == 0 && !tx.UnheldOverflow(), tx.Unheld()",
-		new:  "held, unheld = true, tx.Unheld()",
+		file: "tabletest/state_file.go",
+		old:  "held, unheld = tx.OwnNotHeld() == 0 && !tx.UnheldOverflow() && !restores, tx.Unheld()",
+		new:  "held, unheld = !restores, tx.Unheld()",
 	},
 	{
 		name: "own records that were filtered count as deleted at the next start",

@@ -27,6 +27,7 @@ type Daemon struct {
 	loaded          int                 // id of the last map that was read completely
 	inStateFile     bool                // the state file names the map
 	initialSyncDone bool                // the initial syncs of the peers are done
+	restores        bool                // the state file names the map again once the entries of a clear are restored
 	syncBarrier     *table.WriteBarrier // unwritten records at the end of the initial sync
 	place           int                 // the position in the map that the load has reached
 	read            []mapRead           // entries that were read and not entered yet
@@ -141,6 +142,7 @@ func (d *Daemon) attach() {
 		d.restoreHandover()
 	}
 	d.m, d.state, d.since, d.inStateFile, d.initialSyncDone = n.Map, stateLoading, n.world.Now, same, false
+	d.restores = false
 	d.tab.View(func(tx *table.Tx) { tx.RemoveBarrier(d.syncBarrier); tx.RemoveBarrier(d.returnBarrier) })
 	d.place, d.read, d.returnBarrier = 0, d.read[:0], nil
 	switch {
@@ -307,36 +309,6 @@ func (d *Daemon) Adopt() bool {
 	return true
 }
 
-// SaveMapID stores the id of the map in the state file once the map holds the records of the initial
-// sync. A restart before that treats absent keys as unknown, and refills them from the peers. The same holds while the map
-// does not hold a record of this node.
-func (d *Daemon) SaveMapID() {
-	if d.m == nil || d.state != stateReplicating {
-		return
-	}
-	held, unheld := false, table.Unheld{}
-	d.tab.View(func(tx *table.Tx) { held, unheld = tx.OwnNotHeld() == 0 && !tx.UnheldOverflow(), tx.Unheld() })
-	d.saveReturn()
-	if d.inStateFile {
-		if d.n.stateUnheld = unheld; !held {
-			d.inStateFile, d.n.StateFileMap, d.initialSyncDone = false, 0, false
-		}
-		return
-	}
-	if !d.initialSyncDone && (d.alone() || !d.allReceived()) {
-		return
-	}
-	if !d.initialSyncDone {
-		d.initialSyncDone = true
-		d.tab.View(func(tx *table.Tx) { d.syncBarrier = tx.AddBarrier() })
-	}
-	pending := 0
-	d.tab.View(func(tx *table.Tx) { pending = tx.PendingWrites(d.syncBarrier) })
-	if pending == 0 && held {
-		d.inStateFile, d.n.StateFileMap, d.n.stateUnheld = true, d.m.ID, unheld
-	}
-}
-
 // upkeep expires tombstones and requeues failed writes, between two passes of the syncer. It does
 // nothing during a pass.
 func (d *Daemon) upkeep() {
@@ -354,8 +326,7 @@ func (d *Daemon) upkeep() {
 		if d.state == stateReplicating && tx.AbsentWait() && (d.allReceived() || d.n.world.Now-d.since > 2*syncTimeout) {
 			tx.DecideAbsent()
 		}
-		for tx.SettleDeletes(d.n.clock(), nil, 2) {
-		}
+		d.settleDeletes(tx)
 		for tx.Expire(d.n.clock(), 2) {
 		}
 		for tx.ExpireEvicted(d.n.clock(), 2) {

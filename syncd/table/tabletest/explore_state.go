@@ -204,7 +204,7 @@ func (x *exploreState) daemon(d *Daemon) {
 	x.n(int(d.state))
 	x.n(int(d.how))
 	x.n(d.place)
-	x.is(d.wasOffered, d.m != nil && d.loaded == d.m.ID, d.inStateFile, d.initialSyncDone, d.serving, d.scanning, d.membersSetAt != 0)
+	x.is(d.wasOffered, d.m != nil && d.loaded == d.m.ID, d.inStateFile, d.initialSyncDone, d.restores, d.serving, d.scanning, d.membersSetAt != 0)
 	x.reads(d, d.read)
 	x.reads(d, d.scanned)
 	x.n(d.scanPlace)
