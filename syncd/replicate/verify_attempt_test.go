@@ -266,40 +266,6 @@ func TestUndialledTime(t *testing.T) {
 	}
 }
 
-// TestFirstPeersAreAwaited checks that a node that starts has no peers before it has dialled each node of gossip, for at
-// most 10 s. A member that reaches it first is not its only peer.
-func TestFirstPeersAreAwaited(t *testing.T) {
-	z := Peer{Node: "z", Incarnation: 1, Addr: verifyAddr}
-	fixture := func() (*Replicator, *discoveredNode) {
-		r, _ := newVerifierFixture(t, discoveredNode{verified: peerX(5), hint: peerX(5)})
-		y := &discoveredNode{hint: Peer{Node: "y", Incarnation: 1, Addr: verifyAddr}, dialling: true}
-		r.verifier.nodes["y"], r.verifier.liveChanged = y, true
-		r.verifyNodes(t.Context(), at1000)
-		return r, y
-	}
-	r, y := fixture()
-	if live := r.view.Load().live; len(live) != 0 || !r.verifier.liveChanged {
-		t.Errorf("while y is dialled: got live nodes %v, want none", live)
-	}
-	y.attempted = true
-	if r.verifyNodes(t.Context(), at1000); len(r.view.Load().live) != 1 {
-		t.Errorf("after the attempt: got live nodes %v, want x", r.view.Load().live)
-	}
-	r.verifier.nodes["z"] = &discoveredNode{hint: z, dialling: true}
-	y.verified, r.verifier.liveChanged = y.hint, true
-	if r.verifyNodes(t.Context(), at1000); len(r.view.Load().live) != 2 {
-		t.Errorf("later, while z is dialled: got live nodes %v, want x and y", r.view.Load().live)
-	}
-	r, _ = fixture()
-	r.verifyNodes(t.Context(), at1000.Add(maxUndialledTime))
-	if live := r.view.Load().live; len(live) != 0 {
-		t.Errorf("after 10 s: got live nodes %v, want none yet", live)
-	}
-	if r.verifyNodes(t.Context(), at1000.Add(maxUndialledTime+1)); len(r.view.Load().live) != 1 {
-		t.Errorf("after more than 10 s: got live nodes %v, want x", r.view.Load().live)
-	}
-}
-
 // TestVerifiedNodesBecomePeers checks that the live nodes are set when they have changed.
 func TestVerifiedNodesBecomePeers(t *testing.T) {
 	r, q := newVerifierFixture(t, discoveredNode{verified: peerX(5), hint: peerX(5)})
