@@ -27,13 +27,14 @@ func TestJoined(t *testing.T) {
 		}
 		return c.Members()
 	}
-	a := start(t, "a", keys(keyOne))
+	slow := func(o *Options) { o.DeadTime = 2 * poll.Limit } // no node suspects another one
+	a := start(t, "a", keys(keyOne), slow)
 	if got := awaited(a); len(got) != 0 {
 		t.Errorf("members without join: got %v, want none", got)
 	}
-	b := start(t, "b", keys(keyOne), joining(a))
+	b := start(t, "b", keys(keyOne), slow, joining(a))
 	poll.Eventually(t, "a and b see each other", func() bool { return a.sees(b) && b.sees(a) })
-	c := start(t, "c", keys(keyOne), joining(b))
+	c := start(t, "c", keys(keyOne), slow, joining(b))
 	if got := awaited(c); len(got) != 2 {
 		t.Errorf("members after the join: got %v, want a and b", got)
 	}

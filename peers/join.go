@@ -163,7 +163,8 @@ func (c *Cluster) joinIfDue(ctx context.Context, p *joinBackoff) {
 	if time.Now().Before(p.due) && !contested {
 		return
 	}
-	err := c.join(ctx, c.targets(ctx, contested))
+	// The first attempt contacts the nodes that gossip knows, too: they have all members.
+	err := c.join(ctx, c.targets(ctx, contested || !c.hasJoined()))
 	c.closeJoined()
 	p.alone = c.isAlone()
 	p.schedule(time.Now(), c.rejoinInterval())
@@ -176,6 +177,16 @@ func (c *Cluster) joinIfDue(ctx context.Context, p *joinBackoff) {
 	if c.logLimit.allow("join") {
 		c.log.Warn("failed to reach any other node, retrying", "error", err, "retry_in", p.retry,
 			"hint", "correct join, and open the port of gossip-listen for TCP and UDP; behind NAT: set gossip-advertise")
+	}
+}
+
+// hasJoined reports whether Joined has ended.
+func (c *Cluster) hasJoined() bool {
+	select {
+	case <-c.joined:
+		return true
+	default:
+		return false
 	}
 }
 

@@ -193,17 +193,20 @@ func TestClearBeforeRestart(t *testing.T) {
 func TestKilledWhileAClearIsRestored(t *testing.T) {
 	c := newClearing(t, 2, capture.AttachNone, func(n *node) { n.config.ScanInterval = 200 * time.Millisecond })
 	n := c.nodes[0]
-	n.waitIdentitySaved(c.maps[0])
-	for tries := 0; n.savedMapID() != nil; tries++ {
+	for tries := 0; n.savedMapID() != nil; tries++ { // until syncd ends before the identity is saved again
 		if tries == 10 {
 			t.Fatal("state file while the entries of a clear are restored: got the identity of the map, want none")
 		}
+		if tries > 0 {
+			n.start()
+			c.ready()
+		}
 		n.waitIdentitySaved(c.maps[0])
 		startControlPlane(t, c.pins[0]).do("delete", 0, clearedEntries, 0)
-		for end := time.Now().Add(10 * time.Second); n.savedMapID() != nil && time.Now().Before(end); {
+		for end := time.Now().Add(10 * time.Second); n.savedMapID() != nil && time.Now().Before(end); time.Sleep(time.Millisecond) {
 		}
+		n.stop()
 	}
-	n.stop()
 	if err := os.Remove(filepath.Join(n.config.StateDir, n.config.NodeName+".ct.stop")); err != nil {
 		t.Fatal(err)
 	}

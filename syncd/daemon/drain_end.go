@@ -69,7 +69,7 @@ func (d *Daemon) handOver(marks []watermark) (waiting []string) {
 		}
 	}
 	// If the file cannot be written, log and status show it, and the drain does not wait.
-	if st := d.state.stats(); !st.Saved && st.Problem == "" {
+	if !d.state.written() {
 		return []string{"the state is being saved"}
 	}
 	return nil
@@ -212,7 +212,7 @@ func (m *replica) refillHandedOver(t *table.Table) (waiting string) {
 func (m *replica) restoring() string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.daemon.state.handover(m.name) == (table.Handover{}) {
+	if m.kernel == nil || m.daemon.state.handover(m.name) == (table.Handover{}) {
 		return ""
 	}
 	n := 0

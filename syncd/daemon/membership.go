@@ -7,9 +7,12 @@ import (
 	"mapsync/syncd/replicate"
 )
 
+// firstJoinWait bounds the wait for the first attempt to join, which may have to resolve names.
+const firstJoinWait = 5 * time.Second
+
 // followMembers passes the members of gossip to the replicator, at every change. The replicator
-// dials these nodes. Nodes that prove their name become peers. It begins once gossip has joined, so that
-// the replicator receives the members at the same time, and does not take one for the only peer.
+// dials these nodes. Nodes that prove their name become peers. It begins once gossip has joined, or after firstJoinWait, so
+// that the replicator receives the members at the same time, and does not take one for the only peer.
 func (d *Daemon) followMembers(ctx context.Context) error {
 	changed := make(chan struct{}, 1)
 	cancel := d.cluster.Subscribe(changed)
@@ -18,6 +21,7 @@ func (d *Daemon) followMembers(ctx context.Context) error {
 	case <-ctx.Done():
 		return nil
 	case <-d.cluster.Joined():
+	case <-time.After(firstJoinWait):
 	}
 	for {
 		d.replicator.Discover(d.members())

@@ -65,6 +65,7 @@ type replica struct {
 	since         time.Time               // when the current kernel map was attached
 	identitySaved bool                    // the state file contains the current kernel map
 	restores      bool                    // the identity was removed until the entries of a clear are restored
+	restoreAsked  time.Time               // when it was removed and not written yet, else zero
 	unheldSerial  uint64                  // table.Tx.UnheldSerial of the last save; 0 if the state file was read
 	syncBarrier   *table.WriteBarrier     // unwritten records at the end of the initial sync of the kernel map
 	readyState    readyState              // state of the current kernel map

@@ -152,7 +152,7 @@ func (m *replica) beginLoading(a *attachment, t *table.Table, s *schema.Schema) 
 	m.kernel, m.table, m.schema, m.state, m.err, m.since = a, t, s, MapLoading, nil, time.Now()
 	info := a.m.Info()
 	m.room.Store(int64(info.MaxEntries))
-	m.unheldSerial, m.restores = 0, false
+	m.unheldSerial, m.restores, m.restoreAsked = 0, false, time.Time{}
 	if m.identitySaved = m.daemon.state.sameMap(m.name, identityOf(&info)); !m.identitySaved {
 		m.daemon.state.removeIdentity(m.name) // should the former map return, it lacks the changes made meanwhile
 	}

@@ -97,12 +97,12 @@ func (m *replica) saveIdentityWhenApplied() {
 	if !synced || m.kernel == nil || m.state != MapReplicating {
 		return
 	}
-	serial, complete := m.heldOrNamed()
+	serial, complete, restores := m.heldOrNamed()
 	switch {
 	case complete && m.identitySaved && serial == m.unheldSerial:
 		return
 	case !complete && m.identitySaved:
-		m.identitySaved = false
+		m.identitySaved, m.restores = false, m.restores || restores
 		m.daemon.state.removeIdentity(m.name)
 	case complete && !m.identitySaved && m.syncBarrier == nil:
 		m.table.View(func(tx *table.Tx) { m.syncBarrier = tx.AddBarrier() })
@@ -114,27 +114,38 @@ func (m *replica) saveIdentityWhenApplied() {
 	m.saveIdentity()
 }
 
+// maxRestoreWait bounds the wait for the state file before entries of a clear are restored: a disk may hang.
+const maxRestoreWait = 10 * time.Second
+
 // beforeRestore removes the identity of the kernel map until the entries of a clear are restored. A syncd that is killed
-// meanwhile would take the absence of the rest for deletes at its next start.
-func (m *replica) beforeRestore() {
+// meanwhile would take the absence of the rest for deletes at its next start. It reports whether the state file is written,
+// and is called again until then.
+func (m *replica) beforeRestore() (done bool) {
 	m.mu.Lock()
-	m.restores = m.restores || m.identitySaved || m.syncBarrier != nil
-	m.identitySaved = false
-	m.removeBarrier(&m.syncBarrier)
-	m.daemon.state.removeIdentity(m.name)
-	m.mu.Unlock()
-	m.daemon.state.save()
+	defer m.mu.Unlock()
+	if m.restoreAsked.IsZero() {
+		m.restoreAsked = time.Now()
+		m.restores = m.restores || m.identitySaved || m.syncBarrier != nil
+		m.identitySaved = false
+		m.removeBarrier(&m.syncBarrier)
+		m.daemon.state.removeIdentity(m.name)
+	}
+	if !m.daemon.state.written() && time.Since(m.restoreAsked) < maxRestoreWait {
+		return false
+	}
+	m.restoreAsked = time.Time{}
+	return true
 }
 
 // heldOrNamed reports whether the kernel map holds all records of this node, except for the unheld keys, and for entries of a
 // clear that are not restored yet. serial is table.Tx.UnheldSerial. The lock is held.
-func (m *replica) heldOrNamed() (serial uint64, complete bool) {
+func (m *replica) heldOrNamed() (serial uint64, complete, restores bool) {
 	m.table.View(func(tx *table.Tx) {
 		serial, _ = tx.UnheldSerial()
-		restores, _ := tx.RestoresClear()
+		restores, _ = tx.RestoresClear()
 		complete = tx.OwnNotHeld() == 0 && !tx.UnheldOverflow() && !restores
 	})
-	return serial, complete
+	return serial, complete, restores
 }
 
 // saveIdentity saves the identity of the kernel map and the unheld keys. The lock is held.
@@ -144,7 +155,7 @@ func (m *replica) saveIdentity() {
 		unheld = tx.Unheld()
 		m.unheldSerial, _ = tx.UnheldSerial()
 	})
-	m.identitySaved, m.restores = true, false
+	m.identitySaved, m.restores, m.restoreAsked = true, false, time.Time{}
 	m.removeBarrier(&m.syncBarrier)
 	info := m.kernel.m.Info()
 	m.daemon.state.setIdentity(m.name, identityOf(&info), &unheld)

@@ -220,6 +220,17 @@ func (s *state) markUnsaved() {
 	}
 }
 
+// written reports whether the file has the state, or cannot be written. It waits for no disk.
+func (s *state) written() bool {
+	if !s.writing.TryLock() {
+		return false
+	}
+	defer s.writing.Unlock()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.saved || s.problem != ""
+}
+
 func (s *state) stats() stateStats {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -42,8 +42,8 @@ type SyncerOptions struct {
 	Uses Uses
 	// Ended reports whether a process has ended, for the detection of clears. Nil: it is not known.
 	Ended func(table.Process) bool
-	// BeforeRestore is called before the entries of a clear are restored. Nil: nothing has to be done.
-	BeforeRestore func()
+	// BeforeRestore is called before the entries of a clear are restored, until it returns true. Nil: nothing has to be done.
+	BeforeRestore func() bool
 	// Logger receives messages when writes start to fail and when they recover. Nil: discarded.
 	Logger *slog.Logger
 }
@@ -352,8 +352,8 @@ func (s *Syncer) settleDeletes() {
 		if more || !restore {
 			continue
 		}
-		if s.opts.BeforeRestore != nil {
-			s.opts.BeforeRestore()
+		if s.opts.BeforeRestore != nil && !s.opts.BeforeRestore() {
+			return
 		}
 		s.t.Update(func(tx *table.Tx) { tx.AllowRestore() })
 		more = true

@@ -75,7 +75,7 @@ type nodeVerifier struct {
 	lastStep time.Time
 	// liveChanged reports that the live nodes have changed since the last SetPeers.
 	liveChanged bool
-	// settled reports that SetPeers was called: see awaitsFirst.
+	// settled reports that SetPeers was called with a peer: see awaitsFirst.
 	settled bool
 }
 

@@ -40,13 +40,14 @@ func (r *Replicator) verifyNodes(ctx context.Context, now time.Time) {
 	changed := p.liveChanged && !p.awaitsFirst()
 	// SetPeers is called after p.mu is released, because it takes r.mu and the locks of tables.
 	if changed {
-		p.liveChanged, p.settled = false, true
+		p.liveChanged = false
 		for _, q := range p.nodes {
 			if q.live() {
 				live = append(live, q.verified)
 			}
 		}
 	}
+	p.settled = p.settled || len(live) > 0
 	p.mu.Unlock()
 	if changed {
 		r.SetPeers(live) // only the goroutine of Run calls it, so the calls are in order

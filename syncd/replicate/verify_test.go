@@ -260,7 +260,10 @@ func newStallingRelay(t *testing.T, to string) *stallingRelay {
 func TestFirstPeersAreAwaited(t *testing.T) {
 	z := Peer{Node: "z", Incarnation: 1, Addr: verifyAddr}
 	fixture := func() (*Replicator, *discoveredNode) {
-		r, _ := newVerifierFixture(t, discoveredNode{verified: peerX(5), hint: peerX(5)})
+		r, x := newVerifierFixture(t, discoveredNode{hint: peerX(5), attempted: true, dialling: true})
+		r.verifier.liveChanged = true
+		r.verifyNodes(t.Context(), at1000) // without a peer
+		x.verified = peerX(5)
 		y := &discoveredNode{hint: Peer{Node: "y", Incarnation: 1, Addr: verifyAddr}, dialling: true}
 		r.verifier.nodes["y"], r.verifier.liveChanged = y, true
 		r.verifyNodes(t.Context(), at1000)

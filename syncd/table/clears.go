@@ -261,6 +261,12 @@ func (x *clears) mayRestore() bool {
 	return x.allowed
 }
 
+// endRestore ends the restore of a clear, unless another one is in progress.
+func (x *clears) endRestore() {
+	x.restoring = x.ending || x.absentCleared
+	x.allowed = x.allowed && x.restoring
+}
+
 // SettleDeletes enters the deletes that have waited long enough, unless they are a clear. It restores the entries of a
 // clear that has ended, after AllowRestore. It looks at up to limit deletes and returns true if there are more. now is the wall clock in
 // nanoseconds. ended reports whether a process has ended; nil: it is not known.
@@ -337,7 +343,8 @@ func (x *clears) endClear() {
 	if x.decided {
 		x.clear = Clear{}
 	}
-	x.active, x.ending, x.decided, x.restoring, x.allowed = false, false, false, false, false
+	x.active, x.ending, x.decided = false, false, false
+	x.endRestore()
 }
 
 // restoreHeld makes the writer restore the entry of a delete that waits.

@@ -16,7 +16,7 @@ func (tx *Tx) DecideClear(release bool, now int64, from uint32, limit int) (n in
 	for ; s < t.allocated && limit > 0; s++ {
 		limit--
 		m := t.meta(s)
-		held := m.is(flagHeld) && x.active
+		held := m.is(flagHeld) && (x.active || x.absentCleared)
 		if m.is(flagFree) || !held && !m.is(flagCleared) {
 			continue
 		}

@@ -85,9 +85,10 @@ func (t *Table) settleAbsent(limit int) (more bool) {
 		}
 	}
 	if x.absentCleared {
-		x.clear.Restored, x.restoring, x.allowed = true, false, false
+		x.clear.Restored = true
 	}
 	x.absentDecided, x.absentCleared, x.absentDue = false, false, false
+	x.endRestore()
 	return false
 }
 

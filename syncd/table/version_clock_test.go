@@ -120,7 +120,8 @@ func TestVersionsUnderRandomSteps(t *testing.T) {
 			next := r.versionOf(key) + 1 // at least, also of a key whose version was not withdrawn
 			r.local(Accepted, now, fmt.Sprintf("update %s %s packet 0", key, value))
 			v := r.versionOf(key)
-			switch accepted := now + offset + 2*limit; {
+			// A version that follows that of its key at the limit is a nanosecond above it.
+			switch accepted := now + offset + 2*limit + int64(i); {
 			case v <= lastOf[key]:
 				p.Fatalf("version of %s: got %d, want it above %d", key, v, lastOf[key])
 			case v < highest:
