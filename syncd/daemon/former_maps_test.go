@@ -43,14 +43,10 @@ func TestFormerMapIsUsed(t *testing.T) {
 		all := strings.Join(users(), "\n")
 		return strings.Contains(all, "old_lb") && !strings.Contains(all, "process ")
 	}, func() any { return users() })
-	if !n.log.contains("a former map is still used") {
-		t.Error("log: want that the former map is used")
-	}
+	poll.Eventually(t, "the log has the use", func() bool { return n.log.contains("a former map is still used") })
 	if err := program.Close(); err != nil {
 		t.Fatal(err)
 	}
 	poll.Eventually(t, "the status names no users", func() bool { return len(users()) == 0 }, func() any { return users() })
-	if !n.log.contains("former maps are not used any more") {
-		t.Error("log: want the end of the use of the former map")
-	}
+	poll.Eventually(t, "the log has the end of the use", func() bool { return n.log.contains("former maps are not used any more") })
 }
