@@ -96,8 +96,10 @@ type clears struct {
 	passed int64
 	// latest is the wall clock in nanoseconds at which the latest delete began to wait.
 	latest int64
-	// active is true from the detection of a clear until its entries are restored. ending is true once it has ended.
+	// active is true from the detection of a clear until its entries are restored. ending is true once it has ended, at the
+	// wall clock endedAt in nanoseconds. Deletes that began to wait later are no part of it.
 	active, ending bool
+	endedAt        int64
 	// decided is true if an operator has decided that the entries of an active clear stay.
 	decided bool
 	// restoring is true from the end of a clear until its entries are restored. Before allowed is set, none is.
@@ -317,12 +319,12 @@ func (t *Table) settleClear(now int64, ended func(Process) bool, limit int) (mor
 		if !gone && now-x.latest < clearEnds && now-x.clear.At < maxClear {
 			return false
 		}
-		x.ending = true
+		x.ending, x.endedAt = true, now
 	}
 	if !x.mayRestore() {
 		return false
 	}
-	for ; x.queue.len() > 0; limit-- {
+	for ; x.queue.len() > 0 && x.queue.peek().since <= x.endedAt; limit-- {
 		if limit == 0 {
 			return true
 		}

@@ -10,7 +10,7 @@ func (tx *Tx) DecideClear(release bool, now int64, from uint32, limit int) (n in
 	tx.AdvanceClock(now)
 	x := &t.clears
 	if !release && x.active {
-		x.ending, x.decided = true, true
+		x.ending, x.endedAt, x.decided = true, now, true
 	}
 	s := max(from, firstSlot)
 	for ; s < t.allocated && limit > 0; s++ {

@@ -158,6 +158,19 @@ func TestClearAwaitsTheIdentity(t *testing.T) {
 	}
 }
 
+// TestDeleteAfterAClear: a delete that arrives after the clear has ended, and before its entries are restored, is no part of it.
+func TestDeleteAfterAClear(t *testing.T) {
+	r := newClearRig(t, 300)
+	r.clear(0, 298, idle, young)
+	r.tab.Update(func(tx *Tx) {
+		for tx.SettleDeletes(idle+5*second, nil, 10) {
+		}
+	})
+	r.clear(298, 299, idle+6*second, collector)
+	r.settle(idle+7*second, idle+12*second, nil)
+	r.wantLive(299, 298, 1)
+}
+
 // TestCollectorIsNotHeld: the deletes of a collector are entered within 4 s, with the version of their time.
 func TestCollectorIsNotHeld(t *testing.T) {
 	for name, c := range map[string]struct {
