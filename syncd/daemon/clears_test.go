@@ -203,7 +203,7 @@ func TestKilledWhileAClearIsRestored(t *testing.T) {
 		}
 		n.waitIdentitySaved(c.maps[0])
 		startControlPlane(t, c.pins[0]).do("delete", 0, clearedEntries, 0)
-		for end := time.Now().Add(10 * time.Second); n.savedMapID() != nil && time.Now().Before(end); time.Sleep(time.Millisecond) {
+		for end := time.Now().Add(10 * time.Second); n.savedMapID() != nil && time.Now().Before(end); time.Sleep(time.Millisecond) { // poll waits longer, and fails
 		}
 		n.stop()
 	}
