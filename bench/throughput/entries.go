@@ -170,8 +170,8 @@ func verifyBut(ctx context.Context, m *kmap.Map, n, generation int, allow func(g
 // between the nodes' clocks, up to half of a round trip, which takes long on a busy machine.
 func sameValue(got, want *value) bool {
 	g, w := *(*lbbpf.LBCtValue)(unsafe.Pointer(got)), *(*lbbpf.LBCtValue)(unsafe.Pointer(want))
-	const tolerance = 50_000_000                                               // ns
-	off := max(g.LastUsed-w.LastUsed+tolerance, g.Created-w.Created+tolerance) // unsigned
+	const tolerance = 50_000_000 // ns
+	off := max(g.LastUsed-w.LastUsed+tolerance, g.Created-w.Created+tolerance)
 	g.LastUsed, g.Created = w.LastUsed, w.Created
 	return g == w && off <= 2*tolerance
 }
