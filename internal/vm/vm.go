@@ -107,7 +107,7 @@ type Config struct {
 	StallTimeout time.Duration
 }
 
-// Link is one end of a link between two machines. Start the machine that listens first. Without Socket, there is no link.
+// Link is one end of a link between two machines. Start the machine that listens first. If Socket is empty, the machine has no link.
 type Link struct {
 	// Socket is the path of the socket between the two emulators.
 	Socket string

@@ -97,7 +97,7 @@ type clears struct {
 	// latest is the wall clock in nanoseconds at which the latest delete began to wait.
 	latest int64
 	// active is true from the detection of a clear until its entries are restored. ending is true once it has ended, at the
-	// wall clock endedAt in nanoseconds. Deletes that began to wait later are no part of it.
+	// wall clock endedAt in nanoseconds. Deletes that began to wait later do not belong to it.
 	active, ending bool
 	endedAt        int64
 	// decided is true if an operator has decided that the entries of an active clear stay.
@@ -247,7 +247,7 @@ func (t *Table) awaitsReread(e *heldDelete) bool {
 }
 
 // RestoresClear reports whether entries of a clear are about to be restored, or are being restored. While it is true, the
-// absence of an entry from the map is no evidence, also at the next start: a part of the entries would not look like a clear.
+// absence of an entry from the map proves nothing, also at the next start: a part of the entries would not look like a clear.
 // awaited reports that SettleDeletes waits for AllowRestore.
 func (tx *Tx) RestoresClear() (restores, awaited bool) {
 	x := &tx.t.clears

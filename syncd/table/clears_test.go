@@ -158,7 +158,7 @@ func TestClearAwaitsTheIdentity(t *testing.T) {
 	}
 }
 
-// TestDeleteAfterAClear: a delete that arrives after the clear has ended, and before its entries are restored, is no part of it.
+// TestDeleteAfterAClear: a delete that arrives after the clear has ended, and before its entries are restored, does not belong to it.
 func TestDeleteAfterAClear(t *testing.T) {
 	r := newClearRig(t, 300)
 	r.clear(0, 298, idle, young)

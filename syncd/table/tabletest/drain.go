@@ -103,7 +103,7 @@ func (d *Daemon) endDrain() {
 }
 
 // saveReturn removes the handover from the state file once the map has the entries that the end of the drain has restored.
-// Until then, their absence at the next start is no delete.
+// Until then, their absence at the next start does not count as a delete.
 func (d *Daemon) saveReturn() {
 	if d.n.handover == (table.Handover{}) || d.ownHandover() != (table.Handover{}) {
 		return
