@@ -64,3 +64,21 @@ func writeDirty(tab *table.Table) {
 		tx.SetApplied(c.Position())
 	})
 }
+
+// TestWritten: the state counts as written once the file has it, not while it is being written.
+func TestWritten(t *testing.T) {
+	s := openState(t.TempDir(), "n", slog.New(slog.DiscardHandler))
+	want := func(when string, want bool) {
+		t.Helper()
+		if got := s.written(); got != want {
+			t.Errorf("%s: written: got %t, want %t", when, got, want)
+		}
+	}
+	s.removeIdentity("ct")
+	want("after a change", false)
+	s.save()
+	want("after it was saved", true)
+	s.writing.Lock()
+	want("while the file is being written", false)
+	s.writing.Unlock()
+}
