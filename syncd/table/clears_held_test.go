@@ -140,3 +140,15 @@ func TestWriteBeforeAbsenceIsDecided(t *testing.T) {
 	r.wantLive(200, 199, 1)
 	r.want("k7", fmt.Sprintf("w v%d a100", startTime+2*second))
 }
+
+// TestTwoRestores: the end of one clear does not end the restore of another one, which the start has found.
+func TestTwoRestores(t *testing.T) {
+	x := clears{active: true, ending: true, absentCleared: true, restoring: true, allowed: true}
+	if x.endClear(); !x.restoring || !x.allowed {
+		t.Errorf("after the clear: got restoring %t, allowed %t, want true and true", x.restoring, x.allowed)
+	}
+	x.absentCleared = false
+	if x.endRestore(); x.restoring || x.allowed {
+		t.Errorf("after both: got restoring %t, allowed %t, want false and false", x.restoring, x.allowed)
+	}
+}

@@ -171,18 +171,6 @@ func TestDeleteAfterAClear(t *testing.T) {
 	r.wantLive(299, 298, 1)
 }
 
-// TestTwoRestores: the end of one clear does not end the restore of another one, which the start has found.
-func TestTwoRestores(t *testing.T) {
-	x := clears{active: true, ending: true, absentCleared: true, restoring: true, allowed: true}
-	if x.endClear(); !x.restoring || !x.allowed {
-		t.Errorf("after the clear: got restoring %t, allowed %t, want true and true", x.restoring, x.allowed)
-	}
-	x.absentCleared = false
-	if x.endRestore(); x.restoring || x.allowed {
-		t.Errorf("after both: got restoring %t, allowed %t, want false and false", x.restoring, x.allowed)
-	}
-}
-
 // TestCollectorIsNotHeld: the deletes of a collector are entered within 4 s, with the version of their time.
 func TestCollectorIsNotHeld(t *testing.T) {
 	for name, c := range map[string]struct {
