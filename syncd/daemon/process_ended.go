@@ -2,14 +2,16 @@ package daemon
 
 import (
 	"errors"
-	"fmt"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"sync"
 
 	"mapsync/syncd/table"
+
+	"golang.org/x/sys/unix"
 )
 
 // initialPIDNamespace is the inode number of the initial PID namespace: PROC_PID_INIT_INO in the kernel.
@@ -25,17 +27,16 @@ var inInitialPIDNamespace = sync.OnceValue(func() bool {
 const tick = 10_000_000
 
 // processEnded reports whether a process has ended. It returns false if this is not known, because syncd is in another PID
-// namespace.
-func processEnded(p table.Process) bool {
-	return inInitialPIDNamespace() && hasEnded(fmt.Sprintf("/proc/%d/stat", p.ID), p.Start)
-}
+// namespace, or because /proc hides the process.
+func processEnded(p table.Process) bool { return inInitialPIDNamespace() && hasEnded("/proc", p) }
 
-// hasEnded reports whether the process that started at a time since boot, in nanoseconds, is not the one of a file like
-// /proc/PID/stat, or is a zombie. It returns false if the file cannot be read.
-func hasEnded(path string, start int64) bool {
-	data, err := os.ReadFile(path)
-	if err != nil {
-		return errors.Is(err, fs.ErrNotExist)
+// hasEnded reports whether a process no longer runs: it is not in proc, a directory like /proc, or another process has its
+// ID, or it is a zombie. It returns false if this is not known.
+func hasEnded(proc string, p table.Process) bool {
+	data, err := os.ReadFile(filepath.Join(proc, strconv.Itoa(int(p.ID)), "stat"))
+	if errors.Is(err, fs.ErrNotExist) {
+		// The mount option hidepid of /proc hides the processes of other users. ProtectProc=invisible of systemd sets it.
+		return errors.Is(unix.Kill(int(p.ID), 0), unix.ESRCH)
 	}
 	// The name, which may contain anything, is in the last parentheses. The state follows, and 19 fields later the start.
 	text := string(data)
@@ -44,5 +45,5 @@ func hasEnded(path string, start int64) bool {
 		return false
 	}
 	began, err := strconv.ParseInt(fields[19], 10, 64)
-	return err == nil && (began != start/tick || fields[0] == "Z" || fields[0] == "X")
+	return err == nil && (began != p.Start/tick || fields[0] == "Z" || fields[0] == "X")
 }
