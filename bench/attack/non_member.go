@@ -95,7 +95,7 @@ func (c *cluster) subscribeAt(ctx context.Context, n *node, conf *tls.Config, se
 	}
 	s := &attackStream{stream, conn}
 	_ = s.Send(&mapsyncv1.SubscribeRequest{Message: &mapsyncv1.SubscribeRequest_Hello{Hello: &mapsyncv1.Hello{
-		ProtocolVersion: 1, Self: self, Address: host + ":" + grpcPort,
+		ProtocolVersion: 2, Self: self, Address: host + ":" + grpcPort,
 	}}}) // Recv returns the reason if the stream has ended
 	return s, nil
 }
@@ -224,7 +224,7 @@ func idleStreams(ctx context.Context, c *cluster) error {
 		stream, err := mapsyncv1.NewReplicationServiceClient(conn).Subscribe(ctx)
 		if err == nil && i%2 == 0 {
 			_ = stream.Send(&mapsyncv1.SubscribeRequest{Message: &mapsyncv1.SubscribeRequest_Hello{Hello: &mapsyncv1.Hello{
-				ProtocolVersion: 1, Self: &mapsyncv1.Incarnation{Node: unusedName, Number: uint64(i + 1)},
+				ProtocolVersion: 2, Self: &mapsyncv1.Incarnation{Node: unusedName, Number: uint64(i + 1)},
 			}}})
 		}
 		if ctx.Err() != nil {

@@ -139,7 +139,7 @@ func (m *Member) Subscribe(stream mapsyncv1.ReplicationService_SubscribeServer) 
 	}
 	v := &outboundStream{stream: stream}
 	err = v.Send(&mapsyncv1.SubscribeResponse{Message: &mapsyncv1.SubscribeResponse_Welcome{
-		Welcome: &mapsyncv1.Welcome{ProtocolVersion: 1, Self: m.Self, OwnerRequests: m.opts.OwnerRequests},
+		Welcome: &mapsyncv1.Welcome{ProtocolVersion: 2, Self: m.Self, OwnerRequests: m.opts.OwnerRequests},
 	}})
 	if err != nil {
 		return err

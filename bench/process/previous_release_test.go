@@ -256,7 +256,7 @@ func (c *mixedCluster) converged() error {
 }
 
 // inSync returns an error unless a node is ready, replicates with one peer and is in sync with it.
-// This release reports version 1 or 2 of the protocol, the previous one none.
+// Both releases use version 2 of the protocol.
 func inSync(s *daemon.Status) error {
 	if !s.Ready || len(s.Peers) != 1 || len(s.Peers[0].Maps) != 1 {
 		return fmt.Errorf("%d peers, ready: %t %q", len(s.Peers), s.Ready, s.NotReady)
@@ -265,12 +265,8 @@ func inSync(s *daemon.Status) error {
 	if m := &p.Maps[0]; !p.Receiving || !p.Sending || !m.Agreed || m.Divergent > 0 || m.LagEntries > 0 {
 		return fmt.Errorf("not in sync: %+v", p)
 	}
-	least, most := uint32(1), uint32(2)
-	if s.Version == "previous" {
-		least, most = 0, 0
-	}
-	if p.ProtocolVersion < least || p.ProtocolVersion > most {
-		return fmt.Errorf("syncd %s reports protocol version %d, want %d to %d", s.Version, p.ProtocolVersion, least, most)
+	if p.ProtocolVersion != 2 {
+		return fmt.Errorf("syncd %s reports protocol version %d, want 2", s.Version, p.ProtocolVersion)
 	}
 	return nil
 }

@@ -23,7 +23,7 @@ import (
 func TestHelloValidation(t *testing.T) {
 	r, _ := newTestReplicator(t)
 	greeting := func(change func(*mapsyncv1.Hello)) *mapsyncv1.Hello {
-		h := &mapsyncv1.Hello{ProtocolVersion: 1, Self: &mapsyncv1.Incarnation{Node: "x", Number: 3}}
+		h := &mapsyncv1.Hello{ProtocolVersion: supportedVersions.highest, Self: &mapsyncv1.Incarnation{Node: "x", Number: 3}}
 		change(h)
 		return h
 	}

@@ -227,7 +227,7 @@ func (out *outboundMap) beginResend(in *table.BucketSet) {
 		in = table.AllBuckets()
 	}
 	r := &outboundResend{buckets: in, key: key, cursor: out.m.table.NewCursor(0)}
-	r.enc = out.m.newEncoder(out.s.r.opt.Self, wire.EncoderOptions{Index: out.index, Resent: true, Expiries: out.expiries, Unsent: out.unsent, Observe: out.observe})
+	r.enc = out.m.newEncoder(out.s.r.opt.Self, wire.EncoderOptions{Index: out.index, Resent: true, Observe: out.observe})
 	out.comparison.resend = r
 	out.s.r.count.resends.Add(1)
 }

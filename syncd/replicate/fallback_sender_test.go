@@ -142,7 +142,7 @@ func testFallbackSenderStalls(t *testing.T, alive func(index uint32) *mapsyncv1.
 	var requested atomic.Bool
 	x := startStock(t, func(stream mapsyncv1.ReplicationService_SubscribeServer) error {
 		if err := welcomeWith(stream, &mapsyncv1.Welcome{
-			ProtocolVersion: 1, Self: &mapsyncv1.Incarnation{Node: "x", Number: 1}, OwnerRequests: true,
+			ProtocolVersion: supportedVersions.highest, Self: &mapsyncv1.Incarnation{Node: "x", Number: 1}, OwnerRequests: true,
 		}); err != nil {
 			return err
 		}

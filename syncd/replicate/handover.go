@@ -7,10 +7,6 @@ import (
 	"mapsync/syncd/table"
 )
 
-// handoverVersion is the protocol version from which on a sender announces a changed handover. A peer with an earlier
-// version treats the records as those of a live owner.
-const handoverVersion = 2
-
 // protoHandover returns the wire format of a handover, nil for none.
 func protoHandover(h table.Handover) *mapsyncv1.Handover {
 	if h == (table.Handover{}) {
@@ -31,7 +27,7 @@ func (out *outboundMap) noteHandover(tx *table.Tx) {
 func (out *outboundMap) sendHandover() error {
 	due := out.handoverDue
 	out.handoverDue = false
-	if !due || out.s.version < handoverVersion {
+	if !due {
 		return nil
 	}
 	return out.send(&mapsyncv1.SubscribeResponse{Message: &mapsyncv1.SubscribeResponse_Handover{

@@ -66,45 +66,37 @@ func TestHandoverReachesPeers(t *testing.T) {
 	has(table.Handover{}, b, c, d)
 }
 
-// TestHandoverMessages: the first message of a map has the handover, and a change is sent once, unless the peer has an
-// earlier protocol version.
+// TestHandoverMessages: the first message of a map has the handover, and a change is sent once.
 func TestHandoverMessages(t *testing.T) {
-	for version := uint32(1); version <= supportedVersions.highest; version++ {
-		o := newOutboundFixture(t)
-		o.s.version = version
-		putTable(t, o.tb, 0, 3, 1)
-		if a := o.sendPending()[0].GetAccepted(); a == nil || a.GetHandover() != nil {
-			t.Errorf("first message: got %v, want no handover", a)
-		}
-		handovers := func() (n int, last *mapsyncv1.MapHandover) {
-			for _, m := range o.sendPending() {
-				if h, ok := m.GetMessage().(*mapsyncv1.SubscribeResponse_Handover); ok {
-					n, last = n+1, h.Handover
-				}
+	o := newOutboundFixture(t)
+	putTable(t, o.tb, 0, 3, 1)
+	if a := o.sendPending()[0].GetAccepted(); a == nil || a.GetHandover() != nil {
+		t.Errorf("first message: got %v, want no handover", a)
+	}
+	handovers := func() (n int, last *mapsyncv1.MapHandover) {
+		for _, m := range o.sendPending() {
+			if h, ok := m.GetMessage().(*mapsyncv1.SubscribeResponse_Handover); ok {
+				n, last = n+1, h.Handover
 			}
-			return n, last
 		}
-		var h table.Handover
-		o.tb.Update(func(tx *table.Tx) { h = tx.BeginHandover() })
-		want := 0
-		if version >= handoverVersion {
-			want = 1
-		}
-		if n, m := handovers(); n != want || n == 1 && (m.GetMap() != 1 || m.GetHandover().GetVersion() != uint64(h.Version) || m.GetHandover().GetIncarnation() != 2) {
-			t.Errorf("version %d, begin: got %d messages, the last one %v, want %d with %+v", version, n, m, want, h)
-		}
-		if n, _ := handovers(); n != 0 {
-			t.Errorf("version %d, no change: got %d messages, want 0", version, n)
-		}
-		o.tb.Update(func(tx *table.Tx) { tx.EndHandover(1) })
-		if n, m := handovers(); n != want || m.GetHandover() != nil {
-			t.Errorf("version %d, end: got %d messages, the last one %v, want %d without a handover", version, n, m, want)
-		}
-		o.tb.Update(func(tx *table.Tx) { tx.BeginHandover() })
-		o.subscribe()
-		if a := o.sendPending()[0].GetAccepted(); a.GetHandover().GetVersion() != uint64(h.Version) {
-			t.Errorf("first message of a drained node: got %v, want handover %+v", a, h)
-		}
+		return n, last
+	}
+	var h table.Handover
+	o.tb.Update(func(tx *table.Tx) { h = tx.BeginHandover() })
+	if n, m := handovers(); n != 1 || m.GetMap() != 1 || m.GetHandover().GetVersion() != uint64(h.Version) || m.GetHandover().GetIncarnation() != 2 {
+		t.Errorf("begin: got %d messages, the last one %v, want 1 with %+v", n, m, h)
+	}
+	if n, _ := handovers(); n != 0 {
+		t.Errorf("no change: got %d messages, want 0", n)
+	}
+	o.tb.Update(func(tx *table.Tx) { tx.EndHandover(1) })
+	if n, m := handovers(); n != 1 || m.GetHandover() != nil {
+		t.Errorf("end: got %d messages, the last one %v, want 1 without a handover", n, m)
+	}
+	o.tb.Update(func(tx *table.Tx) { tx.BeginHandover() })
+	o.subscribe()
+	if a := o.sendPending()[0].GetAccepted(); a.GetHandover().GetVersion() != uint64(h.Version) {
+		t.Errorf("first message of a drained node: got %v, want handover %+v", a, h)
 	}
 }
 

@@ -257,7 +257,7 @@ func (g *welcomeStream) Recv() (*mapsyncv1.SubscribeResponse, error) {
 // TestHandshake checks that a peer shows its name and incarnation before anything else is received.
 func TestHandshake(t *testing.T) {
 	welcome := func(change func(*mapsyncv1.Welcome)) *mapsyncv1.SubscribeResponse {
-		w := &mapsyncv1.Welcome{ProtocolVersion: 1, Self: &mapsyncv1.Incarnation{Node: "x", Number: 1}, OwnerRequests: true, Reports: true}
+		w := &mapsyncv1.Welcome{ProtocolVersion: supportedVersions.highest, Self: &mapsyncv1.Incarnation{Node: "x", Number: 1}, OwnerRequests: true, Reports: true}
 		change(w)
 		return &mapsyncv1.SubscribeResponse{Message: &mapsyncv1.SubscribeResponse_Welcome{Welcome: w}}
 	}

@@ -92,7 +92,7 @@ func resubscribe(ctx context.Context, t *testing.T, from *node, addr, name strin
 		stream, err := mapsyncv1.NewReplicationServiceClient(conn).Subscribe(once)
 		if err == nil {
 			_ = stream.Send(&mapsyncv1.SubscribeRequest{Message: &mapsyncv1.SubscribeRequest_Hello{Hello: &mapsyncv1.Hello{
-				ProtocolVersion: 1, Self: &mapsyncv1.Incarnation{Node: name, Number: 1},
+				ProtocolVersion: supportedVersions.highest, Self: &mapsyncv1.Incarnation{Node: name, Number: 1},
 			}}})
 			_ = stream.Send(&mapsyncv1.SubscribeRequest{Message: &mapsyncv1.SubscribeRequest_Subscribe{
 				Subscribe: subscription(1, testMap, Layout{KeySize: testKeySize, ValueSize: testValueSize}),

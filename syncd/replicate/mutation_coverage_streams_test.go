@@ -94,7 +94,7 @@ func TestInboundStreamUntilItEnds(t *testing.T) {
 		x := newInboundFixture(t)
 		x.stream.up = false
 		x.in.comparison.requestBuckets = true
-		w := &mapsyncv1.Welcome{ProtocolVersion: 1, Self: &mapsyncv1.Incarnation{Node: "x", Number: 1}}
+		w := &mapsyncv1.Welcome{ProtocolVersion: supportedVersions.highest, Self: &mapsyncv1.Incarnation{Node: "x", Number: 1}}
 		s := &slowRequestStream{stream: x.stream, begun: make(chan struct{})}
 		s.welcome = &mapsyncv1.SubscribeResponse{Message: &mapsyncv1.SubscribeResponse_Welcome{Welcome: w}}
 		ctx, cancel := context.WithCancelCause(t.Context())

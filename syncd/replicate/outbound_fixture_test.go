@@ -69,7 +69,6 @@ func (o *outboundFixture) subscribe(changes ...func(*mapsyncv1.MapSubscription))
 	}
 	sub := subscription(1, testMap, Layout{KeySize: testKeySize, ValueSize: testValueSize})
 	sub.Owners = &mapsyncv1.OwnerRequest{Serial: 1}
-	sub.Expiries = true
 	for _, change := range changes {
 		change(sub)
 	}

@@ -22,7 +22,7 @@ const maxBatchScan = 4096
 // peer unsubscribes, when this node removes or replaces the map, when the stream has lost its
 // position, or with the gRPC stream.
 type outboundMap struct {
-	// The fields up to unsent do not change. s outlives the outboundMap.
+	// The fields up to observe do not change. s outlives the outboundMap.
 	s *outboundStream
 	// index is the number of the subscription on the stream.
 	index uint32
@@ -35,9 +35,6 @@ type outboundMap struct {
 	resume *mapsyncv1.Resume
 	// observe reports that the peer observes: it receives the records of all owners and holds none.
 	observe bool
-	// expiries reports that the peer understands expired records. unsent reports that it understands the
-	// keys of records that this node cannot send.
-	expiries, unsent bool
 	// sendAll reports that the records of all owners are sent. The first batch that is marked as
 	// caught up ends it. The peer has unadopted entries, and must not adopt any that another node
 	// owns.
@@ -164,7 +161,7 @@ func (a *atomicAnswer) Store(t mapAnswer) { a.v.Store(uint32(t)) }
 func newOutboundMap(s *outboundStream, m *mapsyncv1.MapSubscription, request *ownerRequest) *outboundMap {
 	out := &outboundMap{
 		s: s, index: m.GetMap(), name: m.GetName(), peerSchema: m.GetSchema(), resume: m.GetResume(),
-		sent: new(traffic), sendAll: m.GetSendAll(), observe: m.GetObserve(), expiries: m.GetExpiries(), unsent: m.GetUnsent(),
+		sent: new(traffic), sendAll: m.GetSendAll(), observe: m.GetObserve(),
 	}
 	out.owners.noRequests, out.owners.epoch = m.GetOwners() == nil, 1 // 0 marks an unused slot
 	out.owners.request.Store(request)

@@ -104,16 +104,14 @@ func TestOnlyOwnRecordsAreSent(t *testing.T) {
 	}
 }
 
-// TestExpiryOperations checks that a peer that understands expiries receives them, that other
-// replicas receive nothing, and that observers receive a delete.
+// TestExpiryOperations checks that replicas receive expiries, and observers a delete.
 func TestExpiryOperations(t *testing.T) {
 	for name, c := range map[string]struct {
 		change func(*mapsyncv1.MapSubscription)
 		want   mapsyncv1.Operation
 	}{
-		"understands":     {func(*mapsyncv1.MapSubscription) {}, mapsyncv1.Operation_OPERATION_EXPIRE},
-		"earlier release": {func(m *mapsyncv1.MapSubscription) { m.Expiries = false }, 0},
-		"observer":        {func(m *mapsyncv1.MapSubscription) { m.Observe, m.Expiries = true, false }, mapsyncv1.Operation_OPERATION_DELETE},
+		"replica":  {func(*mapsyncv1.MapSubscription) {}, mapsyncv1.Operation_OPERATION_EXPIRE},
+		"observer": {func(m *mapsyncv1.MapSubscription) { m.Observe = true }, mapsyncv1.Operation_OPERATION_DELETE},
 	} {
 		o := newOutboundFixture(t, func(m *mapsyncv1.MapSubscription) { m.Owners.Orphaned = true }, c.change)
 		z := table.Owner{Node: "z", Incarnation: 1}

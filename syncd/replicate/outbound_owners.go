@@ -207,7 +207,7 @@ func (out *outboundMap) sendBackfill() (more bool, err error) {
 		// It begins at position 0: nothing records where the records of an owner are.
 		q.backfill = &ownerBackfill{
 			cursor: out.m.table.NewCursor(0),
-			enc:    out.m.newEncoder(out.s.r.opt.Self, wire.EncoderOptions{Index: out.index, Requested: true, Expiries: out.expiries}),
+			enc:    out.m.newEncoder(out.s.r.opt.Self, wire.EncoderOptions{Index: out.index, Requested: true}),
 		}
 		return true, nil
 	}

@@ -29,7 +29,7 @@ func (out *outboundMap) serve(m *localMap) error {
 	}
 	out.m, out.startPosition, out.sent = m, position, out.s.r.sentTo(out.s.target.Node, out.name)
 	out.restoreDeliveries(reset)
-	out.enc = m.newEncoder(out.s.r.opt.Self, wire.EncoderOptions{Index: out.index, Expiries: out.expiries, Unsent: out.unsent, Observe: out.observe})
+	out.enc = m.newEncoder(out.s.r.opt.Self, wire.EncoderOptions{Index: out.index, Observe: out.observe})
 	out.cursor = m.table.NewCursor(position)
 	out.cancelWake = m.table.Subscribe(out.s.wake)
 	out.sentPosition.Store(position)

@@ -56,7 +56,7 @@ func TestPeerErrorKeepsOtherErrors(t *testing.T) {
 // TestWelcomeWithLongName checks that the name in an error has at most 255 bytes.
 func TestWelcomeWithLongName(t *testing.T) {
 	x := startStock(t, func(stream mapsyncv1.ReplicationService_SubscribeServer) error {
-		return welcomeWith(stream, &mapsyncv1.Welcome{ProtocolVersion: 1, Self: &mapsyncv1.Incarnation{Node: strings.Repeat("x", 1<<16)}})
+		return welcomeWith(stream, &mapsyncv1.Welcome{ProtocolVersion: supportedVersions.highest, Self: &mapsyncv1.Incarnation{Node: strings.Repeat("x", 1<<16)}})
 	})
 	n := startNode(t, "a", 1, nil)
 	_, proof := n.r.dialAndVerify(t.Context(), x)

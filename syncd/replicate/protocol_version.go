@@ -10,7 +10,7 @@ import (
 
 // supportedVersions are the versions of the protocol that this release supports. A release supports
 // at least one version that the previous release supports, so that both run in one cluster.
-var supportedVersions = versionRange{lowest: 1, highest: 2}
+var supportedVersions = versionRange{lowest: 2, highest: 2}
 
 var (
 	// errVersions is wrapped by the errors about nodes without a common version of the protocol.

@@ -166,6 +166,6 @@ func TestHostileVersionsAreRefused(t *testing.T) {
 	m.GetHello().MaxProtocolVersion = math.MaxUint32
 	send(t, stream, m)
 	if r, err := stream.Recv(); err != nil || r.GetWelcome().GetProtocolVersion() != supportedVersions.highest {
-		t.Errorf("versions 1 to 2^32-1: got %v, %v, want a welcome of the highest version", r, err)
+		t.Errorf("versions %d to 2^32-1: got %v, %v, want a welcome of the highest version", m.GetHello().GetProtocolVersion(), r, err)
 	}
 }

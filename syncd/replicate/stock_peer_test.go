@@ -46,7 +46,7 @@ func startStock(t *testing.T, serve func(mapsyncv1.ReplicationService_SubscribeS
 }
 
 func welcome(stream mapsyncv1.ReplicationService_SubscribeServer) error {
-	return welcomeWith(stream, &mapsyncv1.Welcome{ProtocolVersion: 1, Self: &mapsyncv1.Incarnation{Node: "x", Number: 1}})
+	return welcomeWith(stream, &mapsyncv1.Welcome{ProtocolVersion: supportedVersions.highest, Self: &mapsyncv1.Incarnation{Node: "x", Number: 1}})
 }
 
 func welcomeWith(stream mapsyncv1.ReplicationService_SubscribeServer, w *mapsyncv1.Welcome) error {
@@ -202,7 +202,7 @@ func stockClient(t *testing.T, n *node) mapsyncv1.ReplicationService_SubscribeCl
 
 func hello(node string) *mapsyncv1.SubscribeRequest {
 	return &mapsyncv1.SubscribeRequest{Message: &mapsyncv1.SubscribeRequest_Hello{
-		Hello: &mapsyncv1.Hello{ProtocolVersion: 1, Self: &mapsyncv1.Incarnation{Node: node, Number: 1}},
+		Hello: &mapsyncv1.Hello{ProtocolVersion: supportedVersions.highest, Self: &mapsyncv1.Incarnation{Node: node, Number: 1}},
 	}}
 }
 

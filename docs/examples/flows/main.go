@@ -64,7 +64,7 @@ func follow(ctx context.Context, o *options) error {
 		return fmt.Errorf("subscribe: %w", err)
 	}
 	hello := &ctmap.SubscribeRequest{Message: &ctmap.SubscribeRequest_Hello{Hello: &ctmap.Hello{
-		ProtocolVersion: 1, Self: &ctmap.Incarnation{Node: o.name, Number: uint64(time.Now().UnixNano())},
+		ProtocolVersion: 2, Self: &ctmap.Incarnation{Node: o.name, Number: uint64(time.Now().UnixNano())},
 	}}}
 	observe := &ctmap.SubscribeRequest{Message: &ctmap.SubscribeRequest_Subscribe{Subscribe: &ctmap.MapSubscription{
 		Map: 1, Name: o.mapName, Observe: true,

@@ -55,11 +55,9 @@ type EncoderOptions struct {
 	Schema *schema.Encoder
 	// Resent and Requested mark batches that are sent out of turn. At most one of them is set.
 	Resent, Requested bool
-	// Expiries reports that the peer understands OPERATION_EXPIRE. A peer that does not understand
-	// it gets deletes instead if Observe is set, and nothing if it is a replica.
-	Expiries, Observe bool
-	// Unsent reports that the peer understands OPERATION_UNSENT.
-	Unsent bool
+	// Observe reports that the peer holds no records. It gets deletes instead of expiries, and not the keys of records that
+	// are not sent.
+	Observe bool
 	// Unencodable is called by Add for each record that Schema cannot encode, with the error of Schema. It
 	// must not keep tx or r. It is not nil if such records exist.
 	Unencodable func(tx *table.Tx, r *table.Record, err error)
@@ -186,22 +184,22 @@ func (e *Encoder) Slot(id table.OwnerID) *OwnerSlot {
 
 // Add appends a record to the batch, which must have room: see Fits. s is the slot of the record's
 // owner. A record that cannot be encoded is counted and passed to EncoderOptions.Unencodable, and only its
-// key is sent, so that the peer does not take it for deleted. An expired record is left out for a replica that does not
-// understand expiries. Of an undecided record, only the key is sent, too. No peer receives an inferred tombstone, or an entry of
-// which peers have only named the owner.
+// key is sent, so that the peer does not take it for deleted. Of an undecided record, only the key is sent, too. Requested
+// batches and those for observers lack these keys. No peer receives an inferred tombstone, or an entry of which peers have only
+// named the owner.
 //
 // It copies the record, so r need not stay valid. The caller has decided that the owner's records are
 // sent. One record that cannot be encoded does not end the batch: the others must reach the peer.
 func (e *Encoder) Add(tx *table.Tx, s *OwnerSlot, r *table.Record) {
-	// A replica that does not understand expiries keeps the record. It is deleted by the next repair.
-	if r.Inferred || r.Named || (r.Undecided && !e.opt.Unsent) || (r.Expired && !e.opt.Expiries && !e.opt.Observe) {
+	names := !e.opt.Observe && !e.opt.Requested
+	if r.Inferred || r.Named || (r.Undecided && !names) {
 		return
 	}
 	key, value, op, err := e.encode(r)
 	if err != nil {
 		e.unencodable++
 		e.opt.Unencodable(tx, r, err)
-		if r.Delete || !e.opt.Unsent {
+		if r.Delete || !names {
 			return
 		}
 	}
@@ -233,7 +231,7 @@ func (e *Encoder) encode(r *table.Record) (key, value []byte, op mapsyncv1.Opera
 	switch {
 	case err != nil:
 		return nil, nil, 0, err
-	case r.Expired && e.opt.Expiries:
+	case r.Expired && !e.opt.Observe:
 		return key, nil, mapsyncv1.Operation_OPERATION_EXPIRE, nil
 	case r.Delete:
 		return key, nil, mapsyncv1.Operation_OPERATION_DELETE, nil

@@ -62,15 +62,13 @@ func TestExpiredRecords(t *testing.T) {
 	putRemote(t, tb, z, table.Delta{Key: key(3), Version: 7, Delete: true})
 	const update, remove, expire = mapsyncv1.Operation_OPERATION_UPDATE, mapsyncv1.Operation_OPERATION_DELETE, mapsyncv1.Operation_OPERATION_EXPIRE
 	for name, c := range map[string]struct {
-		expiries, observe bool
-		want              []mapsyncv1.Operation
+		observe bool
+		want    []mapsyncv1.Operation
 	}{
-		"replica":                                {true, false, []mapsyncv1.Operation{expire, update, remove}},
-		"replica that does not understand them":  {false, false, []mapsyncv1.Operation{update, remove}},
-		"observer":                               {true, true, []mapsyncv1.Operation{expire, update, remove}},
-		"observer that does not understand them": {false, true, []mapsyncv1.Operation{remove, update, remove}},
+		"replica":  {false, []mapsyncv1.Operation{expire, update, remove}},
+		"observer": {true, []mapsyncv1.Operation{remove, update, remove}},
 	} {
-		e := NewEncoder(EncoderOptions{Index: 1, Origin: self, Schema: codecOf(t, tb), Expiries: c.expiries, Observe: c.observe})
+		e := NewEncoder(EncoderOptions{Index: 1, Origin: self, Schema: codecOf(t, tb), Observe: c.observe})
 		cursor := tb.NewCursor(0)
 		var got []mapsyncv1.Operation
 		for _, d := range encodeAll(t, e, tb, cursor).GetDeltas() {
@@ -84,7 +82,7 @@ func TestExpiredRecords(t *testing.T) {
 }
 
 // TestUnencodableRecords checks that a record whose key cannot be encoded is reported and counted, and
-// that the batch contains the other records.
+// that the batch contains its key and the other records.
 func TestUnencodableRecords(t *testing.T) {
 	s := schematest.OldVersion()
 	self := table.Owner{Node: "a", Incarnation: 1}
@@ -110,8 +108,8 @@ func TestUnencodableRecords(t *testing.T) {
 	}})
 	c := tb.NewCursor(0)
 	defer c.Close()
-	if b := encodeAll(t, e, tb, c); len(b.GetDeltas()) != 2 || e.Deltas() != 2 || e.Unencodable() != 1 || len(reported) != 1 || !slices.Equal(reported[0], padded) {
-		t.Errorf("batch: got %d deltas, counted %d and %d unencodable, reported %x, want 2, 2, 1 and %x",
+	if b := encodeAll(t, e, tb, c); len(b.GetDeltas()) != 3 || e.Deltas() != 3 || b.GetDeltas()[1].GetOperation() != mapsyncv1.Operation_OPERATION_UNSENT || e.Unencodable() != 1 || len(reported) != 1 || !slices.Equal(reported[0], padded) {
+		t.Errorf("batch: got %d deltas, counted %d and %d unencodable, reported %x, want 3 with a key alone, 3, 1 and %x",
 			len(b.GetDeltas()), e.Deltas(), e.Unencodable(), reported, padded)
 	}
 	if b := encodeAll(t, e, tb, c); len(b.GetDeltas())+e.Deltas()+e.Unencodable() != 0 {

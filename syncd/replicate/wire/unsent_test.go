@@ -58,7 +58,7 @@ func deltasOf(t *testing.T, tb *table.Table, e *Encoder) []*mapsyncv1.Delta {
 }
 
 // TestUnsentKeysAreNamed: a record that cannot be encoded is sent as its key, without the fields that cannot be
-// encoded, if the peer understands that. Observers receive a value without the name of its interface.
+// encoded. Observers receive a value without the name of its interface.
 func TestUnsentKeysAreNamed(t *testing.T) {
 	for name, test := range map[string]struct {
 		opt        EncoderOptions
@@ -67,11 +67,12 @@ func TestUnsentKeysAreNamed(t *testing.T) {
 		want       mapsyncv1.Operation // 0: nothing is sent
 		failed     bool
 	}{
-		"all fields":                       {EncoderOptions{Unsent: true}, [2]byte{7, 1}, [2]byte{8, 1}, false, mapsyncv1.Operation_OPERATION_UPDATE, false},
-		"interface of the key":             {EncoderOptions{Unsent: true}, [2]byte{7, 2}, [2]byte{8, 1}, false, mapsyncv1.Operation_OPERATION_UNSENT, true},
-		"interface of the value":           {EncoderOptions{Unsent: true}, [2]byte{7, 1}, [2]byte{8, 2}, false, mapsyncv1.Operation_OPERATION_UNSENT, true},
-		"delete":                           {EncoderOptions{Unsent: true}, [2]byte{7, 2}, [2]byte{8, 1}, true, 0, true},
-		"peer without support":             {EncoderOptions{}, [2]byte{7, 1}, [2]byte{8, 2}, false, 0, true},
+		"all fields":                       {EncoderOptions{}, [2]byte{7, 1}, [2]byte{8, 1}, false, mapsyncv1.Operation_OPERATION_UPDATE, false},
+		"interface of the key":             {EncoderOptions{}, [2]byte{7, 2}, [2]byte{8, 1}, false, mapsyncv1.Operation_OPERATION_UNSENT, true},
+		"interface of the value":           {EncoderOptions{}, [2]byte{7, 1}, [2]byte{8, 2}, false, mapsyncv1.Operation_OPERATION_UNSENT, true},
+		"delete":                           {EncoderOptions{}, [2]byte{7, 2}, [2]byte{8, 1}, true, 0, true},
+		"resent":                           {EncoderOptions{Resent: true}, [2]byte{7, 1}, [2]byte{8, 2}, false, mapsyncv1.Operation_OPERATION_UNSENT, true},
+		"requested":                        {EncoderOptions{Requested: true}, [2]byte{7, 1}, [2]byte{8, 2}, false, 0, true},
 		"observer, interface of the value": {EncoderOptions{Observe: true}, [2]byte{7, 1}, [2]byte{8, 2}, false, mapsyncv1.Operation_OPERATION_UPDATE, false},
 		"observer, interface of the key":   {EncoderOptions{Observe: true}, [2]byte{7, 2}, [2]byte{8, 1}, false, 0, true},
 	} {
@@ -106,7 +107,7 @@ func TestUnsentKeysAreNamed(t *testing.T) {
 
 // TestInferredDeletesAreNotSent: neither peers nor observers receive an inferred tombstone.
 func TestInferredDeletesAreNotSent(t *testing.T) {
-	for _, opt := range []EncoderOptions{{Unsent: true, Expiries: true}, {Resent: true}, {Requested: true}, {Observe: true}} {
+	for _, opt := range []EncoderOptions{{}, {Resent: true}, {Requested: true}, {Observe: true}} {
 		tb, e, _ := linkTable(t, opt)
 		peer := table.Owner{Node: "b", Incarnation: 1}
 		tb.Update(func(tx *table.Tx) {
@@ -134,7 +135,7 @@ func TestInferredDeletesAreNotSent(t *testing.T) {
 // TestUndecidedRecordsAreNamed: a peer has restored a record of this node, whose map lacks the entry. Peers receive its key
 // alone before the table has decided whether the entry has ended, so that they do not take it for deleted.
 func TestUndecidedRecordsAreNamed(t *testing.T) {
-	for _, opt := range []EncoderOptions{{Unsent: true, Expiries: true}, {Resent: true}, {Requested: true}, {Observe: true}} {
+	for _, opt := range []EncoderOptions{{}, {Resent: true}, {Requested: true}, {Observe: true}} {
 		tb, e, _ := linkTable(t, opt, func(o *table.Options) {
 			o.Self.Incarnation, o.SameMap, o.HoldClears, o.AdoptVersion = 2, true, true, table.RestoredVersions
 		})
@@ -146,8 +147,9 @@ func TestUndecidedRecordsAreNamed(t *testing.T) {
 			}
 		})
 		deltas := deltasOf(t, tb, e)
-		if named := len(deltas) == 1 && deltas[0].GetOperation() == mapsyncv1.Operation_OPERATION_UNSENT && deltas[0].GetValue() == nil; named != opt.Unsent || !named && len(deltas) > 0 {
-			t.Errorf("deltas with %+v: got %v, want the key: %t", opt, deltas, opt.Unsent)
+		want := !opt.Observe && !opt.Requested
+		if named := len(deltas) == 1 && deltas[0].GetOperation() == mapsyncv1.Operation_OPERATION_UNSENT && deltas[0].GetValue() == nil; named != want || !named && len(deltas) > 0 {
+			t.Errorf("deltas with %+v: got %v, want the key: %t", opt, deltas, want)
 		}
 		tb.Update(func(tx *table.Tx) {
 			tx.DecideAbsent()

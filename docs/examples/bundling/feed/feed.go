@@ -114,7 +114,7 @@ func (o *options) subscribe(ctx context.Context) (flowpb.ReplicationService_Subs
 		return nil, nil, errors.Join(fmt.Errorf("subscribe: %w", err), client.Close())
 	}
 	hello := &flowpb.SubscribeRequest{Message: &flowpb.SubscribeRequest_Hello{Hello: &flowpb.Hello{
-		ProtocolVersion: 1, Self: &flowpb.Incarnation{Node: o.name, Number: uint64(time.Now().UnixNano())},
+		ProtocolVersion: 2, Self: &flowpb.Incarnation{Node: o.name, Number: uint64(time.Now().UnixNano())},
 	}}}
 	observe := &flowpb.SubscribeRequest{Message: &flowpb.SubscribeRequest_Subscribe{Subscribe: &flowpb.MapSubscription{
 		Map: 1, Name: o.mapName, Observe: true,
