@@ -16,6 +16,8 @@ const answer = "done\n"
 
 // Process is the second process. It is not safe for concurrent use.
 type Process struct {
+	// ID is the ID of the process.
+	ID   int
 	in   *os.File
 	out  *bufio.Reader
 	line string // executed last
@@ -50,7 +52,7 @@ func Start(t testing.TB, variable string, files ...*os.File) *Process {
 			t.Errorf("child process: %v", err)
 		}
 	})
-	return &Process{in: toChild, out: bufio.NewReader(out)}
+	return &Process{ID: cmd.Process.Pid, in: toChild, out: bufio.NewReader(out)}
 }
 
 // Begin makes the process execute a line. It does not wait for the end.

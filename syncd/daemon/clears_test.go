@@ -115,13 +115,14 @@ func TestClearIsHeld(t *testing.T) {
 	eachClearMethod(t, func(t *testing.T, attach capture.Attach) {
 		c := newClearing(t, 3, attach, func(*node) {})
 		for i, operation := range []string{"delete", "batch-delete", "delete"} {
-			startControlPlane(t, c.pins[0]).do(operation, 0, clearedEntries, 0)
+			p := startControlPlane(t, c.pins[0])
+			p.do(operation, 0, clearedEntries, 0)
 			c.peersKeep(3 * time.Second)
 			c.wait("the map is filled again", clearedEntries)
 			poll.Eventually(t, "the status has the clear", func() bool {
 				s := c.nodes[0].status().Maps[0].Clear
-				return s != nil && s.Restored && s.Entries == clearedEntries && s.Process != 0
-			})
+				return s != nil && s.Restored && s.Entries == clearedEntries && p.is(s.Process)
+			}, func() any { return fmt.Sprintf("got %+v, want process %d", c.nodes[0].status().Maps[0].Clear, p.ID) })
 			want := fmt.Sprintf(`mapsync_map_clears_total{map="ct"} %d`, i+1)
 			poll.Eventually(t, "the metric counts the clear", func() bool { return strings.Contains(c.nodes[0].metrics(), want) })
 		}

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
 	"reflect"
 	"testing"
@@ -29,6 +30,15 @@ type controlPlane struct {
 func startControlPlane(t *testing.T, pin string) controlPlane {
 	t.Helper()
 	return controlPlane{t, child.Start(t, controlVariable+"="+pin)}
+}
+
+// is reports whether an ID in the initial PID namespace is that of the control plane. In another namespace, any ID may be.
+func (c controlPlane) is(id uint32) bool {
+	link, err := os.Readlink("/proc/self/ns/pid")
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	return id == uint32(c.ID) || id != 0 && link != "pid:[4026531836]"
 }
 
 // do makes the control plane run an operation on n entries from first on, and waits for the end.

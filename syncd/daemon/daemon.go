@@ -64,6 +64,8 @@ type Daemon struct {
 	stepped        atomic.Int64  // sum of the steps in ns that watchMaps has yet to handle
 	self           table.Owner
 	started        time.Time
+	// followed is when Run began to look for peers. New may take long before.
+	followed time.Time
 
 	ownWriteMarks *ebpf.Map
 	capture       *capture.Capture
@@ -316,6 +318,7 @@ func (d *Daemon) openReplicator() error {
 // Run replicates until ctx ends, then leaves the cluster and closes everything. It returns nil if
 // ctx has ended, and otherwise the error that stopped the daemon.
 func (d *Daemon) Run(ctx context.Context) error {
+	d.followed = time.Now()
 	d.log.Info("syncd is running", "node", d.self.Node, "incarnation", d.self.Incarnation,
 		"version", d.version, "pid", os.Getpid(), "grpc", d.listener.Addr().String(), "gossip", d.cluster.GossipAddr())
 	g, ctx := errgroup.WithContext(ctx)

@@ -170,7 +170,7 @@ func (d *Daemon) updateHandover(marks []watermark, peers []replicate.PeerStatus,
 	r.peersSeen = r.peersSeen || len(peers) > 0
 	switch {
 	case len(peers) > 0 || r.forced:
-	case r.peersSeen || d.pastSyncTimeout(d.started):
+	case r.peersSeen || d.pastSyncTimeout(d.followed):
 		return true
 	default: // syncd has restarted on a drained node
 		r.waiting, r.done = []string{"no peer is connected yet"}, false

@@ -31,6 +31,7 @@ func newHandoverCluster(t *testing.T, spec *ebpf.MapSpec, change func(*node)) *h
 		c.maps[i] = pinnedAs(t, pin, spec.Copy())
 		c.nodes[i] = newNode(t, i+1, "ct="+pin)
 		c.nodes[i].pin = pin
+		c.nodes[i].config.SyncTimeout = poll.Limit // a restarted node waits for its peers
 		c.nodes[i].config.ScanInterval, c.nodes[i].config.MaxScanInterval = 200*time.Millisecond, 200*time.Millisecond
 		if change != nil {
 			change(c.nodes[i])

@@ -49,7 +49,7 @@ func (d *Daemon) membershipReason() string {
 	switch {
 	case d.replicator.UndialledNodes() > 0:
 		return "membership is changing"
-	case len(d.config.Join) > 0 && stats.Peers == 0 && !d.pastSyncTimeout(d.started):
+	case len(d.config.Join) > 0 && stats.Peers == 0 && !d.pastSyncTimeout(d.followed):
 		return "no peer has been reached yet"
 	}
 	return ""

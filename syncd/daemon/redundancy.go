@@ -114,7 +114,7 @@ func (d *Daemon) watchRedundancy(ctx context.Context) error {
 			return nil
 		case now := <-tick.C:
 			r, _ := d.redundancy(now)
-			d.contacts.log(d.log, r, now, d.pastSyncTimeout(d.started))
+			d.contacts.log(d.log, r, now, d.pastSyncTimeout(d.followed))
 		}
 	}
 }
