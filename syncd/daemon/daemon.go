@@ -319,6 +319,7 @@ func (d *Daemon) openReplicator() error {
 // ctx has ended, and otherwise the error that stopped the daemon.
 func (d *Daemon) Run(ctx context.Context) error {
 	d.followed = time.Now()
+	d.state.noteReplicated()
 	d.log.Info("syncd is running", "node", d.self.Node, "incarnation", d.self.Incarnation,
 		"version", d.version, "pid", os.Getpid(), "grpc", d.listener.Addr().String(), "gossip", d.cluster.GossipAddr())
 	g, ctx := errgroup.WithContext(ctx)

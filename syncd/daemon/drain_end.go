@@ -99,8 +99,8 @@ func (d *Daemon) Undrain(ctx context.Context) Handover {
 	ctx, cancel := context.WithTimeout(ctx, undrainWait)
 	defer cancel()
 	for ctx.Err() == nil {
-		if !d.drain.begun() {
-			break
+		if !d.drain.begun() && d.state.written() {
+			break // a syncd that is killed now starts in service
 		}
 		select {
 		case <-ctx.Done():

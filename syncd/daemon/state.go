@@ -1,12 +1,15 @@
 package daemon
 
 import (
+	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"maps"
 	"os"
 	"path/filepath"
 	"strings"
@@ -28,12 +31,13 @@ type state struct {
 	path string
 	node string
 	log  *slog.Logger
-	// former is the incarnation of the last start before this one, 0: unknown.
+	// former is the last incarnation before this one that replicated, 0: unknown.
 	former uint64
 
 	changed chan struct{} // wakes run
 
 	writing sync.Mutex // held while the file is written; taken before mu
+	onDisk  stateFile  // what the file has, without the incarnations; writing guards it
 
 	// mu guards the fields below. It is never held while the file is written, because a disk may
 	// hang.
@@ -81,6 +85,7 @@ type stateFile struct {
 	Version     int                    `json:"version"`
 	BootID      string                 `json:"boot_id"`
 	Incarnation uint64                 `json:"incarnation"` // of the last start
+	Replicated  uint64                 `json:"replicated"`  // the last incarnation that has replicated; 0: Incarnation
 	Maps        map[string]mapIdentity `json:"kernel_maps"`
 	// Drain and Handovers are valid until reboot, like Maps.
 	Drain     *drainState              `json:"drain,omitempty"`
@@ -105,8 +110,11 @@ const stateRetry = 30 * time.Second
 // cannot be read, the daemon starts like a new node.
 func openState(dir, node string, log *slog.Logger) *state {
 	s := &state{path: filepath.Join(dir, node+".state.json"), node: node, log: log, changed: make(chan struct{}, 1)}
-	if err := s.read(); err != nil {
+	err := s.read()
+	s.onDisk = s.file.claims()
+	if err != nil {
 		s.readFailures++
+		s.onDisk = stateFile{Maps: map[string]mapIdentity{"": {}}} // unknown
 		s.file = stateFile{}
 		log.Warn("failed to read the state, starting without it", "file", s.path, "error", err,
 			"hint", "entries that the load balancer deleted while syncd was stopped may come back from peers")
@@ -122,7 +130,7 @@ func openState(dir, node string, log *slog.Logger) *state {
 		s.file.BootID, s.file.Maps, s.file.Unheld = this, make(map[string]mapIdentity), nil
 		s.file.Drain, s.file.Handovers = nil, nil
 	}
-	s.former = s.file.Incarnation
+	s.former = cmp.Or(s.file.Replicated, s.file.Incarnation)
 	return s
 }
 
@@ -263,10 +271,11 @@ func (s *state) save() {
 		s.file.Version = stateVersion
 	}
 	data, err := json.Marshal(s.file)
+	claims := s.file.claims()
 	s.saved = true // false again if the state changes meanwhile
 	s.mu.Unlock()
 	if err == nil {
-		err = s.write(data)
+		err = s.replace(data, claims)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -284,6 +293,48 @@ func (s *state) save() {
 		s.log.Warn("failed to save the state, trying again", "file", s.path, "error", err,
 			"hint", "after a restart of syncd, entries that the load balancer deleted meanwhile may come back from peers; free or repair state-dir")
 	}
+}
+
+// claims returns what the file says of the absence of entries.
+func (f *stateFile) claims() stateFile {
+	return stateFile{Maps: maps.Clone(f.Maps), Unheld: maps.Clone(f.Unheld)}
+}
+
+// holds reports whether everything that f says of the absence of entries is true according to now.
+func (f *stateFile) holds(now *stateFile) bool {
+	for name, id := range f.Maps {
+		known, found := now.Maps[name]
+		if !found || known != id || !bytes.Equal(f.Unheld[name].Hashes, now.Unheld[name].Hashes) {
+			return false
+		}
+	}
+	return true
+}
+
+// replace writes data to the file. If it cannot, for example because the disk is full, and the file has identities that no
+// longer hold, it removes the file and tries again. Without the file, no absence counts as a delete at the next start.
+func (s *state) replace(data []byte, claims stateFile) error {
+	err := s.write(data)
+	if err != nil && !s.onDisk.holds(&claims) {
+		removed := os.Remove(s.path)
+		if removed != nil {
+			return errors.Join(err, removed)
+		}
+		s.onDisk = stateFile{}
+		err = s.write(data)
+	}
+	if err == nil {
+		s.onDisk = claims
+	}
+	return err
+}
+
+// noteReplicated notes that this incarnation replicates: what an earlier one has saved at its stop no longer counts.
+func (s *state) noteReplicated() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.file.Replicated = s.file.Incarnation
+	s.markUnsaved()
 }
 
 func (s *state) write(data []byte) error {

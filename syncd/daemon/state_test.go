@@ -203,6 +203,60 @@ func TestStateThatCannotBeSaved(t *testing.T) {
 	}
 }
 
+// TestIdentityLeavesAFullDisk: an identity that no longer holds leaves the file although the disk is full.
+func TestIdentityLeavesAFullDisk(t *testing.T) {
+	held, more := table.Unheld{Seed: 1, Hashes: make([]byte, 8)}, table.Unheld{Seed: 1, Hashes: make([]byte, 16)}
+	for name, change := range map[string]func(*state){
+		"removed":          func(s *state) { s.removeIdentity("ct") },
+		"replaced":         func(s *state) { s.setIdentity("ct", mapIdentity{ID: 8}, &held) },
+		"more unheld keys": func(s *state) { s.setIdentity("ct", mapIdentity{ID: 7}, &more) },
+	} {
+		dir := mounted(t, "size=64k")
+		s, _ := stateIn(t, dir)
+		s.nextIncarnation(1000, time.Hour)
+		s.setIdentity("ct", mapIdentity{ID: 7}, &held)
+		s.saveChanges()
+		hog, err := os.Create(filepath.Join(dir, "hog"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for err == nil {
+			_, err = hog.Write(make([]byte, 4096))
+		}
+		if err := hog.Close(); err != nil {
+			t.Fatal(err)
+		}
+		s.nextIncarnation(2000, time.Hour)
+		if again, _ := stateIn(t, dir); s.stats().Saved || !again.sameMap("ct", mapIdentity{ID: 7}) || len(again.unheldKeys("ct").Hashes) != 8 {
+			t.Fatalf("%s: full disk: got saved %t, want the former file with its identity", name, s.stats().Saved)
+		}
+		change(s)
+		s.saveChanges()
+		again, _ := stateIn(t, dir)
+		if !s.stats().Saved || again.sameMap("ct", mapIdentity{ID: 7}) && len(again.unheldKeys("ct").Hashes) == 8 {
+			t.Errorf("%s: got saved %t, identity still in the file: %t, want it saved without it", name, s.stats().Saved, again.sameMap("ct", mapIdentity{ID: 7}))
+		}
+	}
+}
+
+// TestFormerIncarnation is the one that has replicated last: a start that fails does not count.
+func TestFormerIncarnation(t *testing.T) {
+	dir := t.TempDir()
+	begin := func(now, want uint64) *state {
+		s, _ := stateIn(t, dir)
+		if s.nextIncarnation(now, time.Hour); s.former != want {
+			t.Errorf("former incarnation at %d: got %d, want %d", now, s.former, want)
+		}
+		return s
+	}
+	begin(1000, 0)
+	s := begin(2000, 1000) // as after a release that does not store which one has replicated
+	s.noteReplicated()
+	s.saveChanges()
+	begin(3000, 2000)
+	begin(4000, 2000)
+}
+
 // A temporary file that is a symbolic link is replaced, and its target remains unchanged.
 func TestStateFollowsNoSymlinks(t *testing.T) {
 	dir := t.TempDir()

@@ -27,8 +27,8 @@ type stopFile struct {
 	stop   table.Stop
 }
 
-// stopHeader is the header of a stop file. The file counts only for the same kernel map and the same boot, and for the
-// incarnation after the one that has written it.
+// stopHeader is the header of a stop file. The file counts only for the same kernel map and the same boot, and only if no
+// incarnation has replicated since the one that has written it.
 type stopHeader struct {
 	Version     int         `json:"version"`
 	BootID      string      `json:"boot_id"`
@@ -47,6 +47,8 @@ const (
 	stopFileVersion = 1
 	// maxStopHeader is the maximum size of the header in bytes: 65,536 owners with long names.
 	maxStopHeader = 32 << 20
+	// maxStopEntries is the maximum number of entries in the file of a map whose size is not known.
+	maxStopEntries = 1 << 26
 	// slowStop is the time from which on the log has the duration of writing a stop file.
 	slowStop = 2 * time.Second
 )
@@ -165,9 +167,27 @@ func (m *replica) lastStop(info *kmap.Info, stable []byte) table.Stop {
 // saveStops writes the stop files of all maps. Capture, replication and writers have ended.
 func (d *Daemon) saveStops() {
 	for _, m := range d.replicas() {
-		if m.attachedAtEnd && m.offered != nil && !d.config.DrainSums(m.name) {
+		switch {
+		case d.config.DrainSums(m.name):
+		case m.offered == nil:
+			m.keepStop()
+		case m.attachedAtEnd:
 			m.saveStop()
 		}
+	}
+}
+
+// keepStop keeps what an earlier incarnation has saved: this one has not replicated the map.
+func (m *replica) keepStop() {
+	if m.stop == nil {
+		m.stop = m.daemon.state.takeStop(m.name, maxStopEntries)
+	}
+	if m.stop.stop.Len() == 0 {
+		return
+	}
+	if err := m.daemon.state.saveStop(m.name, m.stop); err != nil {
+		m.log.Warn("failed to save the entries of the map", "error", err,
+			"hint", "entries that end while syncd is stopped on all nodes come back; free or repair state-dir")
 	}
 }
 

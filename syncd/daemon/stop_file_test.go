@@ -2,6 +2,7 @@ package daemon_test
 
 import (
 	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"testing"
@@ -9,6 +10,7 @@ import (
 
 	"mapsync/internal/poll"
 	"mapsync/syncd/capture"
+	"mapsync/syncd/daemon"
 
 	"github.com/cilium/ebpf"
 )
@@ -170,6 +172,30 @@ func TestEndedWhileAllStopped(t *testing.T) {
 			c.wait(order, 180, 150)
 		})
 	}
+}
+
+// TestEndedAndStartsWithoutTheMap: what a clean stop has saved outlives a start that fails, and one that does not find the map.
+func TestEndedAndStartsWithoutTheMap(t *testing.T) {
+	c := newStoppedPair(t)
+	c.end(0, 300, 500)
+	n := c.nodes[1] // its copies would bring the entries back
+	address := n.config.GRPCListen
+	n.config.GRPCListen = "192.0.2.1:1" // no address of this machine
+	if _, err := daemon.New(daemon.Options{Config: n.config, Logger: slog.New(slog.DiscardHandler)}); err == nil {
+		t.Fatal("start with a foreign address: got no error, want one")
+	}
+	n.config.GRPCListen = address
+	if err := os.Rename(c.pins[1], c.pins[1]+"-away"); err != nil {
+		t.Fatal(err)
+	}
+	n.start()
+	poll.Eventually(t, "the node waits for its map", func() bool { return n.status().Maps[0].State == daemon.MapWaiting })
+	n.stop()
+	if err := os.Rename(c.pins[1]+"-away", c.pins[1]); err != nil {
+		t.Fatal(err)
+	}
+	c.start(0, 1)
+	c.wait(c.all(), 300, 0)
 }
 
 // TestEndedWhileThreeAreStopped: each of the three nodes has the entries.

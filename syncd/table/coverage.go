@@ -99,9 +99,11 @@ type Unheld struct {
 // unheld is the set behind Unheld. The lock of the table protects it.
 type unheld struct {
 	keyHashes
-	// merged has the keys of keyHashes whose records the table has merged since. The map content of the
-	// start is still no evidence for them.
-	merged map[uint64]struct{}
+	// merged has the keys of keyHashes whose records the table has merged since, each with the position from which on the map
+	// has their entries: see SetApplied. The map content of the start is still no evidence for them.
+	merged map[uint64]uint64
+	// waiting is the highest position in merged that the map has not reached. 0: none.
+	waiting uint64
 	// overflow is Unheld.Overflow.
 	overflow bool
 	// serial counts the changes of the set.
@@ -115,7 +117,7 @@ func (u *unheld) load(o *Options) {
 		return
 	}
 	u.init(o, o.Unheld.Seed)
-	u.merged = make(map[uint64]struct{})
+	u.merged = make(map[uint64]uint64)
 	for rest := o.Unheld.Hashes; len(rest) >= 8 && len(u.of) < maxUnheld; rest = rest[8:] {
 		u.of[binary.LittleEndian.Uint64(rest)] = struct{}{}
 	}
@@ -133,14 +135,24 @@ func (u *unheld) has(key []byte) bool {
 // some reports whether the set has keys whose records the table has not merged.
 func (u *unheld) some() bool { return u.overflow || len(u.of) > len(u.merged) }
 
-// noteMerged notes that the table merges the record of a key, or that the data plane of this node has changed the entry.
-func (u *unheld) noteMerged(key []byte) {
-	if len(u.of) == len(u.merged) {
+// noteMerged notes that the table has merged the record of a key, and that the map has the entry from a position on. At 0 the
+// data plane of this node has changed the entry.
+func (u *unheld) noteMerged(key []byte, position uint64) {
+	if len(u.of) == len(u.merged) && u.waiting == 0 {
 		return
 	}
 	h := u.hash(key)
 	if _, found := u.of[h]; found {
-		u.merged[h] = struct{}{}
+		u.merged[h] = position
+		u.waiting = max(u.waiting, position)
+		u.serial++
+	}
+}
+
+// noteApplied notes the position up to which the map has the content of the table.
+func (u *unheld) noteApplied(position uint64) {
+	if u.waiting > 0 && position >= u.waiting {
+		u.waiting = 0
 		u.serial++
 	}
 }
@@ -155,7 +167,7 @@ func (tx *Tx) NoteUnheld(key []byte) {
 	}
 	if u.of == nil {
 		u.init(&tx.t.opt, 0)
-		u.merged = make(map[uint64]struct{})
+		u.merged = make(map[uint64]uint64)
 	}
 	h := u.hash(key)
 	_, found := u.of[h]
@@ -182,12 +194,12 @@ func (tx *Tx) UnheldSerial() (serial uint64, some bool) {
 // UnheldOverflow reports whether some unheld keys are unknown.
 func (tx *Tx) UnheldOverflow() bool { return tx.t.unheld.overflow }
 
-// Unheld returns the unheld keys, for Options.Unheld of the next incarnation.
+// Unheld returns the unheld keys, for Options.Unheld of the next incarnation. The merged ones count until the map has them.
 func (tx *Tx) Unheld() Unheld {
 	u := &tx.t.unheld
 	hashes := make([]uint64, 0, len(u.of))
 	for h := range u.of {
-		if _, merged := u.merged[h]; !merged {
+		if position, merged := u.merged[h]; !merged || position > tx.t.applied {
 			hashes = append(hashes, h)
 		}
 	}

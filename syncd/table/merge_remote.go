@@ -9,6 +9,9 @@ package table
 func (tx *Tx) Remote(d *Delta, now int64, opt RemoteOptions) Outcome {
 	o := tx.t.remote(d, now, opt)
 	tx.t.finishChange()
+	if o != Refused && tx.t.ours(d.Owner) {
+		tx.t.unheld.noteMerged(d.Key, tx.t.seq)
+	}
 	switch o {
 	case Accepted:
 		tx.t.stats.RemoteAccepted++
@@ -38,9 +41,6 @@ func (t *Table) remote(d *Delta, now int64, opt RemoteOptions) Outcome {
 	}
 	if s != 0 && t.mergeOverFound(d, s, opt) {
 		return Stale
-	}
-	if t.ours(d.Owner) {
-		t.unheld.noteMerged(d.Key)
 	}
 	if t.ours(d.Owner) && (s != 0 || !d.Expired) {
 		if o, done := t.mergeOwn(d, h, s, now, opt); done {

@@ -118,6 +118,7 @@ func (tx *Tx) SetApplied(position uint64) {
 	t.barrierFlushed()
 	if position = min(position, t.seq); position > t.applied {
 		t.applied = position
+		t.unheld.noteApplied(position)
 		tx.changed = true
 	}
 }
