@@ -220,7 +220,7 @@ func (t *Table) presentAgain(c *Change, s uint32) bool {
 		t.requestReread(s)
 		return false
 	}
-	if c.Context != ContextReread && m.cpu != c.CPU && c.Time-m.seen <= timestampMargin {
+	if c.Context != ContextReread && m.lastCPU() != c.CPU && c.Time-m.seen <= timestampMargin {
 		t.requestReread(s)
 	}
 	t.unhold(m)
@@ -367,12 +367,12 @@ func (t *Table) enterHeld(e heldDelete) {
 	}
 	m := t.meta(e.slot)
 	t.unhold(m)
-	c := Change{Key: t.key(e.slot), Time: max(e.when, m.seen), Op: OpDelete, Context: ContextSyscall, CPU: m.cpu}
+	c := Change{Key: t.key(e.slot), Time: max(e.when, m.seen), Op: OpDelete, Context: ContextSyscall, CPU: m.lastCPU()}
 	switch {
 	case t.keptWhileDrained(m):
 		t.keepDeleted(&c, e.slot)
 		return
-	case t.protected(m):
+	case t.protected(e.slot):
 		t.markDirty(e.slot) // the owner has returned
 		t.moveTail(e.slot)
 		return

@@ -25,7 +25,7 @@ func (tx *Tx) DecideClear(release bool, now int64, from uint32, limit int) (n in
 		case release && held:
 			// The map lacks the entry. If the load balancer has written it since, a reread finds that.
 			t.enterHeld(heldDelete{when: m.seen, version: m.version, slot: s})
-		case release && !t.protected(m):
+		case release && !t.protected(s):
 			t.remove(s, now)
 		case !held:
 			m.flags &^= flagCleared

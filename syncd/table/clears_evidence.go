@@ -83,12 +83,13 @@ func (t *Table) eligible() (n int) {
 			n += d.live - d.notHeld
 		}
 	}
-	return max(0, n-t.evicted.len())
+	return max(0, n-t.evicted.len()-t.supersededRecords())
 }
 
 // joinEligible counts a local change after which the delete of a record replicates, if it would not have before.
-func (t *Table) joinEligible(c *Change, m *meta) {
-	if t.opt.HoldClears && c.Op == OpUpdate && (!m.live() || m.version == 0 || t.protected(m)) {
+func (t *Table) joinEligible(c *Change, s uint32) {
+	m := t.meta(s)
+	if t.opt.HoldClears && c.Op == OpUpdate && (!m.live() || m.version == 0 || t.protected(s)) {
 		t.clears.joined++
 	}
 }

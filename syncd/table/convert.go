@@ -161,7 +161,9 @@ func (w *conversion) enter(m *meta, compact bool) error {
 	}
 	to.put(s, w.value, !m.live(), m.seen)
 	n := to.meta(s)
-	n.seen, n.cpu = m.seen, cpuNone
+	n.seen = m.seen
+	to.endSuperseded(n)
+	n.setCPU(cpuNone)
 	n.flags |= m.flags & (flagExpired | flagInferred)
 	if m.live() {
 		to.markDirty(s)
@@ -171,6 +173,9 @@ func (w *conversion) enter(m *meta, compact bool) error {
 	switch {
 	case !m.is(flagUnversioned):
 		to.stamp(s, m.version, m.owner)
+		if w.from.superseding(m).effective() {
+			to.supersede(n, OwnerID(m.cpuOrPeer))
+		}
 		if !m.live() && !n.is(flagInTombs) {
 			to.queueTombstone(s)
 		}

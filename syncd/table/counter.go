@@ -119,7 +119,7 @@ func (t *Table) mayBeOlder(c *Change, s uint32) bool {
 	if c.Context == ContextReread {
 		return t.uncertain(c, m) || c.Read != nil && c.Read.isStale(s)
 	}
-	return t.uncertain(c, m) || m.cpu == cpuNone && (t.loading != nil || c.Time <= t.lastRead)
+	return t.uncertain(c, m) || m.lastCPU() == cpuNone && (t.loading != nil || c.Time <= t.lastRead)
 }
 
 // hold sets the base of a record, nil for none, after a change became the record's content.

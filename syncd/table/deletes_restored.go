@@ -1,8 +1,11 @@
 package table
 
 // ownedByLivePeer reports whether another node owns the record, has not left the cluster, and has not handed the record
-// over. Such a record ends only by its owner, or by the data plane.
-func (t *Table) ownedByLivePeer(m *meta) bool { return t.sentByLivePeer(m) && !t.handedOver(m) }
+// over, or whether a live peer has superseded the record. The entry ends only by that node, or by the data plane.
+func (t *Table) ownedByLivePeer(s uint32) bool {
+	m := t.meta(s)
+	return t.sentByLivePeer(m) && !t.handedOver(m) || t.usedByPeer(s)
+}
 
 // sentByLivePeer reports whether another node owns the record and has not left the cluster. That node sends the record,
 // also after it has handed it over. Another node must therefore not change it under the owner's name.
@@ -20,8 +23,8 @@ func (tx *Tx) HoldDeletes(held bool) { tx.t.deletesHeld = held }
 func (t *Table) deletesAny() bool { return t.opt.DeletesAny && !t.deletesHeld && !t.drained() }
 
 // protected reports whether a delete of the record by bpf(2) on this node does not replicate.
-func (t *Table) protected(m *meta) bool {
-	return t.keptWhileDrained(m) || (!t.deletesAny() && t.ownedByLivePeer(m))
+func (t *Table) protected(s uint32) bool {
+	return t.keptWhileDrained(t.meta(s)) || (!t.deletesAny() && t.ownedByLivePeer(s))
 }
 
 // restoreDeleted makes the writer restore a deleted entry. If the delete is from a reread that may be

@@ -210,7 +210,7 @@ func (t *Table) localEvict(c *Change, s uint32) Outcome {
 	}
 	t.meta(s).flags &^= flagEntry
 	// An eviction is a delete only with Options.EvictionDeletes, and only if no live peer owns the record.
-	if m := t.meta(s); !t.opt.EvictionDeletes || t.ownedByLivePeer(m) || t.keptWhileDrained(m) {
+	if m := t.meta(s); !t.opt.EvictionDeletes || t.ownedByLivePeer(s) || t.keptWhileDrained(m) {
 		t.markEvicted(c, s)
 		return Ignored
 	}
@@ -227,7 +227,7 @@ func (t *Table) markEvicted(c *Change, s uint32) {
 	if m.is(flagDirty) {
 		return
 	}
-	if t.predates(c, s) || (c.Context != ContextReread && m.cpu != c.CPU && c.Time-m.seen <= timestampMargin) {
+	if t.predates(c, s) || (c.Context != ContextReread && m.lastCPU() != c.CPU && c.Time-m.seen <= timestampMargin) {
 		t.requestReread(s) // the entry may have been written since
 	}
 	m.flags |= flagEvicted

@@ -58,7 +58,7 @@ func (Internals) Encode(t *Table, x encoder, cpus bool) {
 func (t *Table) encodeMeta(x encoder, m *meta, cpus bool) {
 	x.Int(int(m.flags &^ flagCursor))
 	if cpus {
-		x.Int(int(m.cpu)) // otherwise the event is at another time than any other event
+		x.Int(int(m.lastCPU())) // otherwise the event is at another time than any other event
 	}
 	x.Version(m.version)
 	x.Time(m.seen)

@@ -48,6 +48,12 @@ func (Internals) Evicted(t *Table, key []byte) bool {
 	return known && m.is(flagEvicted)
 }
 
+// UsedByPeer reports whether a live peer has superseded the record of a key.
+func (Internals) UsedByPeer(t *Table, key []byte) bool {
+	_, s := t.find(key)
+	return s != 0 && t.usedByPeer(s)
+}
+
 // Restores reports whether the adoption of an entry restores the record of the last clean stop.
 func (Internals) Restores(t *Table, key []byte) bool {
 	_, s := t.find(key)
@@ -71,7 +77,7 @@ func (Internals) Released(t *Table, key []byte) []byte {
 // CPU returns the CPU of the last event of a key that is in a slot.
 func (Internals) CPU(t *Table, key []byte) (cpu uint16, known bool) {
 	m, known := t.metaOf(key)
-	return m.cpu, known
+	return m.lastCPU(), known
 }
 
 // metaOf returns the meta of a key, false if the key is in no slot.

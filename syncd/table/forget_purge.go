@@ -38,7 +38,7 @@ func (tx *Tx) TakeoverObserved(now int64) time.Duration {
 // unused reports whether sel selects a record.
 func (t *Table) unused(s uint32, sel *Unused, now int64) bool {
 	m := t.meta(s)
-	at := t.takenOver(m)
+	at := t.takenOver(s)
 	switch o := &t.owners.list[m.owner]; {
 	case at == 0:
 		return false
@@ -52,7 +52,7 @@ func (t *Table) unused(s uint32, sel *Unused, now int64) bool {
 // tombstone of this node with a version above the record's: just above that of an unused record, so that a later change on
 // another node keeps the entry. The writer deletes it from the kernel map, and
 // it replicates. Remove also deletes expired records, whose entries a kernel map may still hold. Only
-// Failed, Unused and All select records of this node. now is the wall clock in nanoseconds.
+// Failed, Unused and All select records of this node, and only All those whose entries live peers use: see NoteSuperseded. now is the wall clock in nanoseconds.
 //
 // Remove looks at up to limit records and returns the number of deleted records. While more is true, the
 // caller calls it again with the same cursor. The first call needs a new cursor at position 0. Remove
@@ -72,7 +72,7 @@ func (tx *Tx) Remove(sel *Selection, now int64, c *Cursor, limit int) (removed i
 			removed++
 			continue
 		}
-		if !t.selected(&m, sel) {
+		if !t.selected(&m, sel) || !sel.All && s&compactBit == 0 && t.usedByPeer(s) {
 			continue
 		}
 		if s&compactBit != 0 {
@@ -107,6 +107,6 @@ func (t *Table) remove(s uint32, now int64) {
 	v := max(t.versionAt(now), m.version+1)
 	t.markDirty(s)
 	t.put(s, nil, true, now)
-	m.cpu = cpuNone // no event of a CPU removed it
+	m.setCPU(cpuNone) // no event of a CPU removed it
 	t.stamp(s, v, selfID)
 }

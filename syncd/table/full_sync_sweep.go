@@ -53,7 +53,7 @@ func (tx *Tx) Sweep(a *Absence, now int64, c *Cursor, limit int) (deleted int, m
 		t.dropFromDigest(s)
 		t.makeTombstone(s, now)
 		m.flags |= flagInferred
-		m.cpu = cpuNone
+		m.setCPU(cpuNone)
 		t.markDirty(s)
 		t.moveTail(s)
 		t.stats.Swept++

@@ -96,7 +96,8 @@ func (tx *Tx) EndHandover(now int64) (restored int) {
 		if m.is(flagFree|flagDirty|flagUnversioned) || !m.is(flagEvicted) || !m.live() || (ownOnly && !t.ours(m.owner)) {
 			continue
 		}
-		m.seen, m.cpu = max(m.seen, now), cpuNone // the event of the delete may arrive late
+		m.seen = max(m.seen, now) // the event of the delete may arrive late
+		m.setCPU(cpuNone)
 		t.markDirty(s)
 		t.moveTail(s)
 		restored++
@@ -120,7 +121,7 @@ func (o *owners) forgetHandovers() {
 
 // resetLeft forgets when an owner left if it is back.
 func (o *ownerInfo) resetLeft() {
-	if !o.departed() {
+	if !o.departed() && !o.ended {
 		o.leftAt = 0
 	}
 }

@@ -87,6 +87,7 @@ func checkInvariants(tb interface {
 	if t.clears.held != held {
 		tb.Fatalf("%d deletes wait, counted %d", held, t.clears.held)
 	}
+	checkSuperseded(tb, t)
 	if t.notHeld != sum {
 		tb.Fatalf("%d records are not held, counted %d", sum, t.notHeld)
 	}
@@ -215,4 +216,21 @@ func (s *Stats) count(m *meta) {
 	add(&s.Dirty, m.is(flagDirty))
 	add(&s.Failed, m.is(flagFailed))
 	add(&s.PendingRereads, m.is(flagReread))
+}
+
+// checkSuperseded verifies the numbers of records that owners supersede.
+func checkSuperseded(tb interface{ Fatalf(string, ...any) }, t *Table) {
+	count := make(map[OwnerID]int)
+	for s := firstSlot; s < t.allocated; s++ {
+		if m := t.meta(s); m.is(flagSuperseded) {
+			if count[OwnerID(m.cpuOrPeer)]++; m.is(flagFree) || !m.live() {
+				tb.Fatalf("slot %d has flags %b and is superseded", s, m.flags)
+			}
+		}
+	}
+	for id := range t.owners.list {
+		if o := &t.owners.list[id]; o.superseding != count[OwnerID(id)] {
+			tb.Fatalf("%v supersedes %d records, counted %d", o.Owner, count[OwnerID(id)], o.superseding)
+		}
+	}
 }

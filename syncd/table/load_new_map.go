@@ -34,7 +34,7 @@ func (tx *Tx) LoadNewMap(c *Change, complete bool) Outcome {
 		// it over.
 		m := t.meta(s)
 		equal := m.live() && !t.ours(m.owner) && t.equalCarried(s, c.Value)
-		if equal || t.ownedByLivePeer(m) {
+		if equal || t.ownedByLivePeer(s) {
 			defer t.finishChange()
 			return t.loadCopy(c, s)
 		}
@@ -87,12 +87,12 @@ func (t *Table) restoreCopy(c *Change, s uint32) (o Outcome, done bool) {
 		return 0, false
 	}
 	m := t.meta(s)
-	if t.predates(c, s) && t.ownedByLivePeer(m) {
+	if t.predates(c, s) && t.ownedByLivePeer(s) {
 		t.requestReread(s)
 		return Stale, true
 	}
 	delete(t.copies, key)
-	if c.Op != OpUpdate || !t.ownedByLivePeer(m) || t.hashCarried(c.Value) != found {
+	if c.Op != OpUpdate || !t.ownedByLivePeer(s) || t.hashCarried(c.Value) != found {
 		return 0, false
 	}
 	m.noteEvidence(c)

@@ -205,7 +205,7 @@ func (t *Table) enter(c *Change, s uint32, v Version) {
 	t.replaced.forget(c.Key)
 	t.unheld.noteMerged(c.Key, 0) // from now on, the map is evidence for the key
 	m := t.meta(s)
-	t.joinEligible(c, m)
+	t.joinEligible(c, s)
 	revived := (!m.live() || m.is(flagEvicted)) && c.Op == OpUpdate
 	if m.noteEvidence(c); revived {
 		// The record was seen as deleted or evicted at the time of a receipt or a reread. The next delete of
@@ -228,11 +228,11 @@ func (m *meta) noteEvidence(c *Change) {
 		if !m.is(flagReread) { // otherwise the reread after the delete follows
 			m.flags &^= flagDeleteSeen | flagPacketDelete
 		}
-		m.cpu = cpuNone // a reread is not ordered with the events of any CPU
+		m.setCPU(cpuNone) // a reread is not ordered with the events of any CPU
 	case m.seen == 0 || c.Time-m.seen > timestampMargin:
-		m.cpu = c.CPU
-	case m.cpu != c.CPU:
-		m.cpu = cpuNone
+		m.setCPU(c.CPU)
+	case m.lastCPU() != c.CPU:
+		m.setCPU(cpuNone)
 	}
 	m.seen = max(m.seen, c.Time)
 }

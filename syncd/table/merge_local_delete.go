@@ -52,7 +52,7 @@ func (t *Table) localDelete(c *Change, h, s uint32) Outcome {
 	case t.keptWhileDrained(m):
 		return t.keepDeleted(c, s)
 	// Only the data plane of this node may delete a record of a live peer. The writer restores the entry.
-	case t.protected(m):
+	case t.protected(s):
 		return t.restoreDeleted(c, s)
 	case t.opt.HoldClears && (t.stats.Live >= t.clears.least || t.clears.held > 0):
 		return t.holdDelete(c, s)

@@ -42,6 +42,9 @@ func (t *Table) remote(d *Delta, now int64, opt RemoteOptions) Outcome {
 	if s != 0 && t.mergeOverFound(d, s, opt) {
 		return Stale
 	}
+	if s != 0 {
+		t.answersSuperseded(d, t.meta(s), opt)
+	}
 	if t.ours(d.Owner) && (s != 0 || !d.Expired) {
 		if o, done := t.mergeOwn(d, h, s, now, opt); done {
 			return o
@@ -178,7 +181,8 @@ func (t *Table) replacesNamed(d *Delta, s uint32) bool {
 // stampDelta sets the version and the owner of a record to those of a delta.
 func (t *Table) stampDelta(s uint32, d *Delta, now int64) {
 	m := t.meta(s)
-	m.seen, m.cpu = max(m.seen, now), cpuNone
+	m.seen = max(m.seen, now)
+	m.setCPU(cpuNone)
 	t.stamp(s, d.Version, d.Owner)
 }
 

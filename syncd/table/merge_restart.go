@@ -73,7 +73,8 @@ func (t *Table) takeBack(d *Delta, s uint32, now int64) {
 	v := m.version + 1
 	t.markDirty(s)
 	t.put(s, d.Value, false, now)
-	m.seen, m.cpu = max(m.seen, now), cpuNone
+	m.seen = max(m.seen, now)
+	m.setCPU(cpuNone)
 	t.stamp(s, v, selfID)
 }
 

@@ -71,7 +71,7 @@ var oldRuleList = []oldRule{
 	{
 		name: "a copied map wins over live peers",
 		file: "load_new_map.go",
-		old:  "equal || t.ownedByLivePeer(m) {",
+		old:  "equal || t.ownedByLivePeer(s) {",
 		new:  "equal {",
 	},
 	{
@@ -157,6 +157,12 @@ var oldRuleList = []oldRule{
 		file: "full_sync_sweep.go",
 		old:  "	return a.Covered == nil || ",
 		new:  "	return a.Covered == nil || m.is(flagNamed) || ",
+	},
+	{
+		name: "a filtered record of a live peer protects no record of another owner",
+		file: "superseded.go",
+		old:  "	if t.superseding(t.meta(s)).effective() {\n",
+		new:  "	if false {\n",
 	},
 	{
 		name: "an entry whose owner was only named is sent",

@@ -56,8 +56,8 @@ type ownerInfo struct {
 	// handedOver is the highest version of the owner's records that the node has handed over, 0: none. It follows from
 	// owners.handovers.
 	handedOver Version
-	// leftAt is the wall clock in nanoseconds at which ObserveTakeover found that the node had left or handed over. It
-	// is 0 unless departed is true.
+	// leftAt is the wall clock in nanoseconds at which ObserveTakeover found that the node had left or handed over, or that
+	// ended was true. It is 0 unless departed or ended is true.
 	leftAt int64
 	// unverified is true if the owner is another node that is not in owners.seen. It is false before the
 	// first SetMembers. See unverified_owners.go.
@@ -66,6 +66,10 @@ type ownerInfo struct {
 	group *ownerGroup
 	// refs is the number of records with this owner. It is always 0 for selfID.
 	refs uint32
+	// superseding is the number of records with flagSuperseded that name this owner.
+	superseding int
+	// ended is true if a full sync of a later incarnation of the node has ended. See EndFullSync.
+	ended bool
 	// hash is the owner's hash for digests.
 	hash uint64
 	// digest is the digest of the owner's node, never nil unless the id is free.
@@ -159,7 +163,7 @@ func (tx *Tx) ReclaimOwners() {
 		w := &o.list[id]
 		switch {
 		case w.free():
-		case w.refs > 0:
+		case w.refs > 0, w.superseding > 0:
 			named[w.Node] = true
 		default:
 			w.digest.ids--

@@ -114,7 +114,8 @@ func (t *Table) restoreReplacedLoad(d *Delta, s uint32, now int64) (done bool) {
 		t.stampDelta(s, d, now)
 		return true
 	}
-	m.seen, m.cpu = max(m.seen, now), cpuNone
+	m.seen = max(m.seen, now)
+	m.setCPU(cpuNone)
 	t.stamp(s, d.Version+1, selfID)
 	return true
 }

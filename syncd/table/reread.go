@@ -79,7 +79,7 @@ func (t *Table) uncertain(c *Change, m *meta) bool {
 		// syncd may have written the record later.
 		return true
 	default:
-		return c.Time < m.seen || (m.cpu != c.CPU && c.Time-m.seen <= timestampMargin)
+		return c.Time < m.seen || (m.lastCPU() != c.CPU && c.Time-m.seen <= timestampMargin)
 	}
 }
 

@@ -88,6 +88,8 @@ const (
 	flagDoubted
 	// flagCleared: SettleDeletes has restored the entry after a clear, and the record has not changed since.
 	flagCleared
+	// flagSuperseded: a live peer has a newer record of the key that this node has filtered. See NoteSuperseded.
+	flagSuperseded
 
 	// flagsOfSlot are the flags that stay when a slot is released and used again.
 	flagsOfSlot = flagInRereads | flagInFailures | flagInEvicted | flagInReleased
@@ -116,8 +118,8 @@ type meta struct {
 	flags flags
 	// owner is the id of the owner, selfID for an unversioned record.
 	owner OwnerID
-	// cpu is the CPU of the newest evidence, or cpuNone.
-	cpu uint16
+	// cpuOrPeer is the CPU of the newest evidence, or cpuNone. With flagSuperseded, it is the OwnerID of the peer: see lastCPU.
+	cpuOrPeer uint16
 }
 
 // metaSize is the size of meta in bytes.
@@ -221,7 +223,7 @@ func (s *slab) alloc() uint32 {
 	if slot := s.free; slot != 0 {
 		m := s.meta(slot)
 		s.free = m.next
-		*m = meta{flags: m.flags & flagsOfSlot, cpu: cpuNone}
+		*m = meta{flags: m.flags & flagsOfSlot, cpuOrPeer: cpuNone}
 		return slot
 	}
 	slot := s.allocated
@@ -229,7 +231,7 @@ func (s *slab) alloc() uint32 {
 		s.grow()
 	}
 	s.allocated++
-	s.meta(slot).cpu = cpuNone
+	s.meta(slot).cpuOrPeer = cpuNone
 	return slot
 }
 

@@ -17,7 +17,7 @@ func TestTimesOfRestoredRecords(t *testing.T) {
 	r.tab.View(func(tx *Tx) {
 		var rec Record
 		tx.Get(pad("k", keySize), &rec)
-		if got := tx.t.takenOver(tx.t.meta(uint32(rec.Ref))); got != int64(stopTime) {
+		if got := tx.t.takenOver(uint32(rec.Ref)); got != int64(stopTime) {
 			t.Errorf("unchanged since: got %d, want %d", got, stopTime)
 		}
 	})

@@ -244,6 +244,8 @@ type Table struct {
 	adopted bool
 	// foreign has the owners of filtered keys until Adopt has ended.
 	foreign foreign
+	// undecoded has the filtered keys that this node cannot decode.
+	undecoded undecoded
 	// stopBuf is scratch space for foundVersion.
 	stopBuf []byte
 	// copies has the entries of a new map that wait for their reread: see load_new_map.go.

@@ -37,11 +37,12 @@ type Uses interface {
 func (tx *Tx) ObserveTakeover(now int64) (due bool) {
 	t := tx.t
 	x, ttl := &t.takeover, int64(t.opt.TakeoverExpiry)
+	t.forgetUndecoded(func(k undecodedKey) bool { return t.owners.gone[k.peer.Node] })
 	if x.since == 0 {
 		x.since = now
 	}
 	for i := range t.owners.list {
-		if o := &t.owners.list[i]; o.departed() && o.leftAt == 0 {
+		if o := &t.owners.list[i]; (o.departed() || o.ended) && o.leftAt == 0 {
 			o.leftAt = now
 		}
 	}
@@ -76,7 +77,7 @@ func (tx *Tx) ExpireTakenOver(now int64, uses Uses, limit int) (expired int, mor
 	}
 	for ; x.slot < t.allocated && limit > 0; x.slot++ {
 		limit--
-		at := t.takenOver(t.meta(x.slot))
+		at := t.takenOver(x.slot)
 		if at == 0 {
 			continue
 		}
@@ -112,17 +113,22 @@ func idleFor(key []byte, uses Uses, wait time.Duration) bool {
 }
 
 // takenOver returns since when an entry without an armed timer is unchanged, as wall clock in nanoseconds, or 0
-// for other records. A record that the writer or a reread has yet to settle counts as another one.
-func (t *Table) takenOver(m *meta) (since int64) {
+// for other records. A record that the writer or a reread has yet to settle counts as another one, and so does one whose entry
+// a live peer uses.
+func (t *Table) takenOver(s uint32) (since int64) {
+	m := t.meta(s)
 	const open = flagFree | flagTombstone | flagUnversioned | flagDirty | flagEvicted | flagUncertain | flagHeld
 	o := &t.owners.list[m.owner]
 	switch {
-	case m.is(open):
+	case m.is(open), t.takeover.since == 0:
 		return 0
 	case o.ours && m.is(flagEntry) && !t.handedOver(m): // peers expire what was handed over
 		since = t.takeover.since
 	case !o.ours && o.leftAt > 0 && (o.gone || t.handedOver(m)):
 		since = max(o.leftAt, t.takeover.since)
+	}
+	if since > 0 {
+		since = t.unusedByPeer(s, since)
 	}
 	if since > 0 {
 		since = max(since, int64(t.changed(m.version))-t.clock.offset)

@@ -66,7 +66,7 @@ func (t *Table) expandTombstone(hash, number uint32) uint32 {
 
 // describe fills in the meta of entry i of a chunk, except for its list pointers.
 func (l *tombLog) describe(c *tombChunk, i int, m *meta) {
-	m.version, m.owner, m.cpu = c.versions[i], c.owners[i], cpuNone
+	m.version, m.owner, m.cpuOrPeer = c.versions[i], c.owners[i], cpuNone
 	m.seq, m.seen = c.seq(i), c.seen(i)
 	m.flags |= flagTombstone
 	if c.is(i, tombExpired) {

@@ -12,6 +12,7 @@ func (t *Table) makeTombstone(s uint32, now int64) {
 		t.limitTombstones()
 		t.clearNotHeld(m)
 		t.unhold(m)
+		t.endSuperseded(m)
 		m.flags = m.flags&^(flagUnsent|flagLoaded|flagEntry) | flagTombstone
 		t.stats.Live--
 		t.stats.Tombstones++
