@@ -151,6 +151,7 @@ func (in *inboundMap) processDigest(m *mapsyncv1.Digest, now time.Time) error {
 		return fmt.Errorf("receive digest of map %q at %d, after %d: %w", in.m.name, d.Position, in.position, errProtocol)
 	}
 	in.allReceived = true // the peer sends a digest only after a full sync that it has begun
+	in.endFullSync()
 	c := &in.comparison
 	if c.resend != nil && d.Key != c.resend.digestKey {
 		c.resend.keyChanged = true

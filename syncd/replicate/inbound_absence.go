@@ -104,6 +104,29 @@ func (in *inboundMap) noteOwner(w *wire.Delta, key []byte, exact bool) {
 		(w.Operation == mapsyncv1.Operation_OPERATION_UNSENT || string(in.stream.batch.Owners[w.Owner].Node) != in.stream.peer.Node):
 	case id != table.NoOwner:
 		in.tx.NoteOwner(key, id, exact)
+		in.noteSuperseded(w, key, exact)
+	}
+}
+
+// noteSuperseded notes that a live peer has the filtered record of a key: a record of this node, or of one that has left, is
+// not the newest one then. What a third node sends does not show that, unless this node has requested the peer's records from it.
+// A key that is not exact counts only if the peer itself has sent it.
+func (in *inboundMap) noteSuperseded(w *wire.Delta, key []byte, exact bool) {
+	owner, live := in.stream.r.view.Load().live[string(in.stream.batch.Owners[w.Owner].Node)]
+	switch {
+	case !live || in.decisions[w.Owner] != accepted:
+	case exact:
+		in.tx.NoteSuperseded(key, table.Version(w.Version), owner.owner())
+	case owner.Node == in.stream.peer.Node:
+		in.tx.NoteUndecoded(key, in.stream.peer, in.exceptions.syncNumber)
+	}
+}
+
+// endFullSync notes that the peer has sent all records of a full sync. The caller holds inboundStream.mu.
+func (in *inboundMap) endFullSync() {
+	if in.fullSyncOpen {
+		in.fullSyncOpen = false
+		in.m.table.Update(func(tx *table.Tx) { tx.EndFullSync(in.stream.peer, in.exceptions.syncNumber) })
 	}
 }
 

@@ -52,4 +52,5 @@ func (in *inboundMap) beginFullSync(known bool, position uint64) {
 	in.exceptions.beginSync()
 	in.fullSyncCoverage.Reset(in.m.table)
 	in.unheld.Store(false)
+	in.fullSyncOpen = true
 }

@@ -62,6 +62,8 @@ type inboundMap struct {
 	// sweep reports that the end of the current full sync deletes the peer's records that it
 	// did not send.
 	sweep bool
+	// fullSyncOpen reports that the peer has yet to send a digest after the last full sync that has begun.
+	fullSyncOpen bool
 	// fullSyncDone reports that the peer has sent everything at least once. It never becomes false again.
 	fullSyncDone bool
 	// allReceived reports that the peer has completed a full sync that began after the peer had
