@@ -47,6 +47,8 @@ type Daemon struct {
 
 	// awaited has a bit for each key, modulo 64, of which the daemon has filtered a record.
 	awaited uint64
+	// superseded has the records that live peers have superseded, by key. Nil: none yet.
+	superseded map[int]supersededBy
 
 	members
 	streams

@@ -46,10 +46,13 @@ func (d *Daemon) event(e *event) {
 		d.tab.Update(func(tx *table.Tx) { tx.RequestRereadOfDelete(c.Key) })
 		return
 	}
-	before := d.Content(e.key)
+	before, used, usedBefore := d.Content(e.key), d.usedByPeers(), d.internals().UsedByPeer(d.tab, c.Key)
 	o := d.local(&c)
 	if e.op != table.OpUpdate && before.Live() {
-		d.checkDelete(e, &before, o)
+		d.checkDelete(e, &before, o, usedBefore)
+		if e.ctx == table.ContextSyscall && !d.n.opt.DeletesAny {
+			d.checkUsedByPeers(used, "a collector")
+		}
 	}
 }
 
@@ -60,19 +63,19 @@ func (d *Daemon) Content(key int) (c Content) {
 }
 
 // checkDelete checks which deletes take effect. A collector's delete and an eviction may only delete
-// records of this node or of a gone node, or those that a node has handed over. A collector's delete must delete those. With DeletesAny, it may
+// records of this node or of a gone node, or those that a node has handed over, unless a live peer uses the entry. A collector's delete must delete those. With DeletesAny, it may
 // delete any record.
 //
 // It is a check on the table alone, and does not use the model. A violation ends the run.
-func (d *Daemon) checkDelete(e *event, before *Content, o table.Outcome) {
+func (d *Daemon) checkDelete(e *event, before *Content, o table.Outcome, used bool) {
 	w := d.n.world
 	owner := w.node(before.Owner.Node)
-	allowed := before.version != 0 && (owner == d.n.ID || d.gone[owner] || d.handedOver(before))
+	allowed := before.version != 0 && !used && (owner == d.n.ID || d.gone[owner] || d.handedOver(before))
 	after := d.Content(e.key)
 	switch deleted := after.Dead && after.version != 0; {
 	case e.op == table.OpDelete && (e.ctx != table.ContextSyscall || d.n.opt.DeletesAny):
 		return // the data plane may delete any record
-	case deleted && !allowed, e.op == table.OpDelete && before.version != 0 && allowed == (o == table.Restored):
+	case deleted && !allowed, e.op == table.OpDelete && before.version != 0 && !used && allowed == (o == table.Restored):
 		w.fail(fmt.Errorf("%s: the %s of %s, %v, by %s is %s", d.n.Name, e.op, w.name(e.key), before, e.ctx, o))
 	}
 }

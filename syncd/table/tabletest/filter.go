@@ -134,9 +134,24 @@ func (l *InboundStream) cover(tx *table.Tx, x *delta, opt *table.RemoteOptions, 
 	case tx.IsRestored(x.version) && (x.unsent || x.owner.Node != peer): // the owner may lack the record
 	default:
 		tx.NoteOwner(key, tx.Intern(x.owner), exact)
+		l.noteSuperseded(tx, x, exact)
 	}
 	if w.trace != nil {
 		w.trace("%s > %s: %s v%d %s: filtered", peer, d.n.Name, w.name(x.key), x.version, x.owner.Node)
+	}
+}
+
+// noteSuperseded notes that the peer has a record of a key that was filtered, as inbound_absence.go of syncd/replicate.
+func (l *InboundStream) noteSuperseded(tx *table.Tx, x *delta, exact bool) {
+	d, w := l.to, l.to.n.world
+	peer := table.Owner{Node: w.Nodes[l.peer].Name, Incarnation: l.inc}
+	switch {
+	case x.owner.Node != peer.Node:
+	case exact:
+		d.noteSuperseded(tx, x, l.peer)
+		tx.NoteSuperseded(w.keys[x.key][:], x.version, peer)
+	default:
+		tx.NoteUndecoded(w.keys[x.key][:], peer, l.round)
 	}
 }
 

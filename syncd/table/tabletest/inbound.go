@@ -45,6 +45,8 @@ type InboundStream struct {
 	acked                   uint64         // position that was acknowledged last
 	repair                  *repair        // nil: none; at most one at a time
 	coverage                table.Coverage // of the current full sync
+	round                   int            // number of full syncs that have begun
+	fullSyncOpen            bool           // the peer has yet to send all records of the last one
 	unheld                  bool           // records of earlier incarnations of the receiver, or deletes, were filtered since the full sync began
 	repeatAt                int64          // the time of the next full sync; 0: none is due
 
@@ -252,7 +254,8 @@ func (l *InboundStream) accept(m *message) {
 		l.sweep = l.received && (l.sweep || l.position > 0)
 		l.before, l.merged, l.position, l.repeatFullSync = l.subscribePos, l.subscribeMerged, m.position, false
 		l.coverage.Reset(l.to.tab)
-		l.unheld = false
+		l.unheld, l.fullSyncOpen = false, true
+		l.round++
 	}
 	if m.position != l.position {
 		l.to.n.world.fail(errGap)
@@ -289,6 +292,9 @@ func (l *InboundStream) merge(m *message) {
 	l.position = m.position
 	if m.end && l.sweep {
 		l.sweepRest()
+	}
+	if m.kind == messageBatch && m.end && m.open && l.fullSyncOpen {
+		l.endFullSync()
 	}
 	l.head = d.head()
 	if m.kind == messageBatch && m.end {
@@ -344,6 +350,9 @@ func (l *InboundStream) mergeOne(tx *table.Tx, x *delta, now int64, opt table.Re
 		delta.Keep = keptBytes
 	}
 	o := tx.Remote(&delta, now, opt)
+	if node == l.peer && opt.Touch {
+		delete(d.superseded, x.key) // the peer has answered
+	}
 	if w.Model != nil && tx.IsRestored(x.version) {
 		w.Model.adoptedEarly(d, tx, x.key)
 	}

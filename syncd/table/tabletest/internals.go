@@ -20,6 +20,8 @@ type Internals interface {
 	Uncertain(t *table.Table, key []byte) (seen int64, uncertain bool)
 	// Evicted reports whether a table treats a key as evicted by the kernel map.
 	Evicted(t *table.Table, key []byte) bool
+	// UsedByPeer reports whether a live peer has superseded the record of a key.
+	UsedByPeer(t *table.Table, key []byte) bool
 	// Restores reports whether the adoption of an entry restores the record of the last clean stop.
 	Restores(t *table.Table, key []byte) bool
 	// Released returns the value of a released key, nil if the key is not released.

@@ -37,7 +37,7 @@ func (d *Daemon) expireTakenOver() {
 			d.usesSince = d.n.clock()
 		}
 	}
-	used := d.recentlyUsed()
+	used, usedByPeers := d.recentlyUsed(), d.usedByPeers()
 	before := d.stats().TakeoversExpired
 	d.tab.Update(func(tx *table.Tx) {
 		for more := tx.ObserveTakeover(d.n.clock()); more; {
@@ -48,6 +48,7 @@ func (d *Daemon) expireTakenOver() {
 	if w.moves += int(d.stats().TakeoversExpired - before); d.stats().TakeoversExpired == before {
 		return
 	}
+	d.checkUsedByPeers(usedByPeers, "takeover-expiry")
 	for _, key := range used {
 		if c := d.Content(key); !c.Live() {
 			w.fail(fmt.Errorf("%s: the used entry %s expires", d.n.Name, w.name(key)))
