@@ -55,6 +55,7 @@ type balancer struct {
 	expectedFlows map[uint32]flowState // by flow; a missing flow is deleted
 	next          uint64               // last version that was used
 	rand          *rand.Rand
+	stable        *stableReader // nil without stable flows
 
 	stop context.CancelFunc
 	done chan struct{}
@@ -108,32 +109,46 @@ type load struct {
 	Batches   int           // of changes; 0: unlimited, until stopped
 	Interval  time.Duration // from one batch to the next
 	MixedLoad *mixedLoad    // replaces the batches: every kind of change to a map
+	Stable    stableLoad    // in addition
 }
 
-func (b *balancer) start(l load) {
-	ctx, cancel := context.WithCancel(context.Background())
-	b.stop, b.done = cancel, make(chan struct{})
+func (b *balancer) start(l load) error {
 	step := func() error { return b.batch(l.Flows) }
 	if l.MixedLoad != nil {
 		r := rand.New(rand.NewPCG(l.MixedLoad.Seed, uint64(b.node)))
 		step = func() error { return b.mixedStep(l, r) }
 	}
+	if l.Stable.Flows > 0 {
+		if err := b.startStable(l.Stable); err != nil {
+			return err
+		}
+		other, stable := step, newStableChanges(l.Stable, b.node)
+		step = func() error { return errors.Join(other(), stable.step(b)) }
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	b.stop, b.done = cancel, make(chan struct{})
 	go func() {
 		defer close(b.done)
-		tick := time.NewTicker(l.Interval)
-		defer tick.Stop()
-		for n := 0; l.Batches == 0 || n < l.Batches; n++ {
-			if err := step(); err != nil {
-				b.err = err
-				return
-			}
-			select {
-			case <-ctx.Done():
-				return
-			case <-tick.C:
-			}
-		}
+		b.err = l.run(ctx, step)
 	}()
+	return nil
+}
+
+// run makes the steps of the load until ctx ends.
+func (l *load) run(ctx context.Context, step func() error) error {
+	tick := time.NewTicker(l.Interval)
+	defer tick.Stop()
+	for n := 0; l.Batches == 0 || n < l.Batches; n++ {
+		if err := step(); err != nil {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+	}
+	return nil
 }
 
 // wait stops the load and returns its error. With drain it waits until a bounded load completes.

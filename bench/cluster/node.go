@@ -278,7 +278,7 @@ func (n *node) handler() http.Handler {
 		})
 	}
 	do("POST /load", func(r *http.Request) (any, error) {
-		return nil, withLoad(r, func(l load) error { n.balancer.start(l); return nil })
+		return nil, withLoad(r, n.balancer.start)
 	})
 	do("POST /unload", func(*http.Request) (any, error) { return nil, n.balancer.wait(false) })
 	do("POST /finish", func(*http.Request) (any, error) { return nil, n.balancer.wait(true) })
@@ -319,6 +319,7 @@ func (n *node) handler() http.Handler {
 		return nil, err
 	})
 	do("GET /missing", func(*http.Request) (any, error) { return n.balancer.missing() })
+	do("GET /presence", func(*http.Request) (any, error) { return n.balancer.presence() })
 	do("GET /expected", func(*http.Request) (any, error) { return n.balancer.expected(), nil })
 	do("GET /kernel", func(r *http.Request) (any, error) { return n.balancer.kernel(r.Context()) })
 	do("GET /dump", func(*http.Request) (any, error) { return n.balancer.dump() })
