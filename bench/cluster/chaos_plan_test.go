@@ -112,6 +112,9 @@ func newPlan(seed uint64, c chaosScale) *plan {
 	if p.BufferSize > 4096 && c.hooks && r.IntN(2) == 0 {
 		p.Buffer, p.BufferSize = "perf", 64 // pages per CPU
 	}
+	if !p.Map.LRU { // such a map may evict any entry
+		p.Load.Stable = stableLoad{Flows: 6, Nodes: p.Nodes, Period: 6 * c.unit, Reading: 2 * c.interval}
+	}
 	for range p.Nodes {
 		p.Ahead = append(p.Ahead, randomClock(r))
 	}
