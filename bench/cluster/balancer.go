@@ -36,6 +36,7 @@ type mapSettings struct {
 	Entries   uint32 // capacity; 0: maxEntries
 	ValueSize uint32 // in bytes; 0: valueSize. A node with another value size gets no load.
 	Name      string // name in the nodes' configuration; empty: ct
+	Links     bool   // the last bytes of a value are the index of an interface, by the map's BTF
 }
 
 // flowState is the expected state of a flow's entry. A change in place writes a new head.
@@ -68,10 +69,14 @@ func newBalancer(node uint32, name string, o mapSettings) (*balancer, error) {
 	if o.LRU {
 		kind = ebpf.LRUHash
 	}
-	m, err := ebpf.NewMap(&ebpf.MapSpec{
+	spec := &ebpf.MapSpec{
 		Name: name, Type: kind, KeySize: keySize, ValueSize: cmp.Or(o.ValueSize, valueSize),
 		MaxEntries: cmp.Or(o.Entries, maxEntries),
-	})
+	}
+	if o.Links {
+		spec.Key, spec.Value = linkTypes()
+	}
+	m, err := ebpf.NewMap(spec)
 	if err != nil {
 		return nil, fmt.Errorf("create the load balancer's map: %w", err)
 	}
@@ -242,6 +247,7 @@ func fillValue(value []byte, flow uint32, version uint64) {
 	for i := 8; i < valueSize; i++ {
 		value[i] = byte(version) ^ byte(flow) ^ byte(i)
 	}
+	binary.NativeEndian.PutUint32(value[valueSize-linkSize:], flow%2*linkIndex)
 }
 
 // content is the entries of a map, actual or expected.

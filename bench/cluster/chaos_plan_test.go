@@ -21,6 +21,7 @@ const (
 	faultStarve faultKind = "starve" // of all syncds: other processes use the CPUs
 	faultClock  faultKind = "clock"  // a new time of the machine's wall clock
 	faultStep   faultKind = "step"   // the wall clock of one syncd: its records are refused, or it refuses those of its peers
+	faultLink   faultKind = "link"   // of an interface that entries name, on one node: it is removed, and comes back
 
 	faultHostile faultKind = "hostile" // a member with a certificate sends messages that no node would send
 	faultChurn   faultKind = "churn"   // many names join, send a record and leave
@@ -30,7 +31,7 @@ const (
 type fault struct {
 	Kind      faultKind
 	At, Until time.Duration
-	Node      int           // killed or stopped node, or that with another clock
+	Node      int           // killed or stopped node, or that with another clock or without its interface
 	Cut       []direction   // directions whose packets are dropped
 	Ahead     time.Duration // offset of the clocks, or of an extra member's clock, to the true time
 	Names     int           // number of names of the churn member
@@ -43,7 +44,7 @@ func (f *fault) String() string {
 	switch f.Kind {
 	case faultKill:
 		return fmt.Sprintf("%s n%d, back with its clock %v ahead", s, f.Node, f.Ahead)
-	case faultStop:
+	case faultStop, faultLink:
 		return fmt.Sprintf("%s n%d", s, f.Node)
 	case faultStep:
 		return fmt.Sprintf("%s of n%d, %v ahead", s, f.Node, f.Ahead)
@@ -112,9 +113,7 @@ func newPlan(seed uint64, c chaosScale) *plan {
 	if p.BufferSize > 4096 && c.hooks && r.IntN(2) == 0 {
 		p.Buffer, p.BufferSize = "perf", 64 // pages per CPU
 	}
-	if !p.Map.LRU { // such a map may evict any entry
-		p.Load.Stable = stableLoad{Flows: 6, Nodes: p.Nodes, Period: 6 * c.unit, Reading: 2 * c.interval}
-	}
+	p.addStableFlows(c)
 	for range p.Nodes {
 		p.Ahead = append(p.Ahead, randomClock(r))
 	}
@@ -128,12 +127,20 @@ func newPlan(seed uint64, c chaosScale) *plan {
 	}
 	p.addExtraMembers(c)
 	p.addSteps(c)
+	p.addLinks(c)
 	killed := func(f fault) bool { return f.Kind == faultKill }
 	// A delete must not expire before a node that was away has returned.
 	if r.IntN(2) == 0 && !slices.ContainsFunc(p.Faults, killed) {
 		p.TombstoneTTL = 2 * c.unit
 	}
 	return p
+}
+
+// addStableFlows adds flows that all maps must keep, so few that a clear of all others would still count as one.
+func (p *plan) addStableFlows(c chaosScale) {
+	if !p.Map.LRU { // such a map may evict any entry
+		p.Load.Stable = stableLoad{Flows: 6, Nodes: p.Nodes, Period: 6 * c.unit, Reading: 2 * c.interval}
+	}
 }
 
 // addExtraMembers adds extra members, and pressure on an LRU map. It has a separate random source,
@@ -196,6 +203,23 @@ func (p *plan) addSteps(c chaosScale) {
 		if r.IntN(2) == 0 {
 			f.Ahead = -f.Ahead
 		}
+		p.Faults = append(p.Faults, f)
+	}
+}
+
+// addLinks makes entries name an interface in some plans, with a separate random source. Nodes filter these entries while
+// they lack it. Extra members send entries of the layout without an interface.
+func (p *plan) addLinks(c chaosScale) {
+	r := rand.New(rand.NewPCG(p.Seed, 0x6c696e6b73))
+	member := func(f fault) bool { return f.Kind == faultHostile || f.Kind == faultChurn }
+	if r.IntN(2) == 0 || p.Map.LRU || slices.ContainsFunc(p.Faults, member) {
+		return
+	}
+	p.Map.Links = true
+	p.Length = max(p.Length, 10*c.unit) // several comparisons of digests
+	for range 2 + r.IntN(3) {
+		f := fault{Kind: faultLink, At: time.Duration(r.Int64N(int64(p.Length))), Node: r.IntN(p.Nodes)}
+		f.Until = min(f.At+c.unit/10+time.Duration(r.Int64N(int64(6*c.unit))), p.Length)
 		p.Faults = append(p.Faults, f)
 	}
 }
@@ -304,7 +328,7 @@ func TestPlansAreDeterministic(t *testing.T) {
 	if contentKnown < 100 {
 		t.Errorf("plans with known content: got %d of 200, want at least 100", contentKnown)
 	}
-	for _, k := range []faultKind{faultKill, faultStop, faultCut, faultStarve, faultClock, faultStep, faultHostile, faultChurn} {
+	for _, k := range []faultKind{faultKill, faultStop, faultCut, faultStarve, faultClock, faultStep, faultLink, faultHostile, faultChurn} {
 		if seen[k] == 0 {
 			t.Errorf("faults of kind %s: got none in 200 plans, want some", k)
 		}

@@ -81,6 +81,9 @@ type chaos struct {
 // refusedTime is the longest time until a change arrives that a peer refused, once the clocks are right.
 const refusedTime = 10 * time.Second
 
+// linkTime is the longest time until an entry arrives that a node filtered, once it has the interface.
+const linkTime = 40 * time.Second
+
 func newChaos(t *testing.T, p *plan, c chaosScale, attach capture.Attach) *chaos {
 	n := newNamespaces(t, c.hooks)
 	tr := newTrial(t, n, p.Nodes, p.Map, func(i int, r *startRequest) {
@@ -92,11 +95,17 @@ func newChaos(t *testing.T, p *plan, c chaosScale, attach capture.Attach) *chaos
 		r.Config.EvictionDeletes, r.Config.TombstoneTTL = p.EvictionDeletes, p.TombstoneTTL
 		r.Config.DeadTime, r.Config.MaxClockAhead = 2*c.unit, p.MaxClockAhead
 		r.Config.ScanInterval, r.Config.ScanBudget = c.scan, 50
+		if p.Map.Links && i < p.Nodes {
+			r.Config.Fields = []string{linkField}
+		}
 		r.Config.AllowUnservedMaps = len(p.Incompatible) > 0 // a peer with another layout must not delay readiness
 	}, p.Incompatible...)
 	limit := convergeLimit()
 	if p.MaxClockAhead == maxAheadOfSteps {
 		limit += refusedTime
+	}
+	if p.Map.Links {
+		limit += linkTime
 	}
 	return &chaos{trial: tr, limit: limit, plan: p, net: n, kills: make([]int, p.Nodes), down: make([]bool, p.Nodes)}
 }
@@ -197,6 +206,9 @@ func (c *chaos) begin(f *fault) (end func()) {
 		return func() { c.setClock(0) }
 	case faultStep:
 		return c.stepOne(f)
+	case faultLink:
+		c.must(c.net.removeLink(f.Node))
+		return func() { c.must(c.net.restoreLink(f.Node)) }
 	case faultHostile, faultChurn:
 		return c.startExtraMember(f)
 	default:

@@ -25,6 +25,7 @@ type namespaces struct {
 	router *netns.NS
 	spaces []*netns.NS       // of the nodes, in the order of their starts
 	cuts   map[direction]int // number of active cuts of each direction
+	absent map[int]int       // number of active faults of each node's interface
 }
 
 // direction is the path of the packets from one node to another.
@@ -48,13 +49,16 @@ func newNamespaces(t *testing.T, hooks bool) *namespaces {
 	if err := router.Sysctl("net.ipv4.ip_forward", "1"); err != nil {
 		t.Fatal(err)
 	}
-	return &namespaces{t: t, hooks: hooks, dir: dir, router: router, cuts: make(map[direction]int)}
+	return &namespaces{t: t, hooks: hooks, dir: dir, router: router, cuts: make(map[direction]int), absent: make(map[int]int)}
 }
 
 func (n *namespaces) address(i int) string { return fmt.Sprintf("10.30.%d.2", i) }
 
 func (n *namespaces) start(_ context.Context, i int, m mapSettings) (address, control string, err error) {
 	ns, err := n.connect(i)
+	if err == nil && m.Links {
+		err = n.addLink(i)
+	}
 	if err != nil {
 		return "", "", err
 	}
@@ -106,6 +110,40 @@ func (n *namespaces) rule(verb string, change func(*netlink.Rule) error, d direc
 		return fmt.Errorf("%s the way from n%d to n%d: %w", verb, d.from, d.to, err)
 	}
 	return nil
+}
+
+// addLink creates the interface that entries name.
+func (n *namespaces) addLink(i int) error {
+	attrs := netlink.NewLinkAttrs()
+	attrs.Name, attrs.Index = linkName, linkIndex
+	link := netlink.NewVeth(attrs)
+	link.PeerName = "lan1"
+	if err := n.spaces[i].Handle().LinkAdd(link); err != nil {
+		return fmt.Errorf("create interface of n%d: %w", i, err)
+	}
+	return nil
+}
+
+// removeLink removes that interface, until restoreLink has been called as often.
+func (n *namespaces) removeLink(i int) error {
+	if n.absent[i]++; n.absent[i] > 1 {
+		return nil
+	}
+	link, err := n.spaces[i].Link(linkName)
+	if err == nil {
+		err = n.spaces[i].Handle().LinkDel(link)
+	}
+	if err != nil {
+		return fmt.Errorf("remove interface of n%d: %w", i, err)
+	}
+	return nil
+}
+
+func (n *namespaces) restoreLink(i int) error {
+	if n.absent[i]--; n.absent[i] > 0 {
+		return nil
+	}
+	return n.addLink(i)
 }
 
 func host(address string) *net.IPNet {
