@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"fmt"
+	"strconv"
 
 	"mapsync/syncd/kmap"
 	"mapsync/syncd/schema"
@@ -16,12 +17,11 @@ func (m *replica) convert(t *table.Table, from, to *schema.Schema, o table.Optio
 	// Local fields belong to this node before and after the conversion, so they are converted,
 	// too.
 	from, to = withoutLocal(from), withoutLocal(to)
-	links := m.daemon.links
-	encoder, err := schema.NewEncoder(from, links)
+	encoder, err := schema.NewEncoder(from, sameNode{})
 	if err != nil {
 		return nil, fmt.Errorf("read entries of the old layout: %w", err)
 	}
-	decoder, err := schema.NewDecoder(from, to, links)
+	decoder, err := schema.NewDecoder(from, to, sameNode{})
 	if err != nil {
 		return nil, fmt.Errorf("convert table to the new map layout (restart syncd to start with an empty table): %w", err)
 	}
@@ -32,6 +32,19 @@ func (m *replica) convert(t *table.Table, from, to *schema.Schema, o table.Optio
 	}
 	m.noteConversion(done)
 	return converted, nil
+}
+
+// sameNode is schema.Links for entries that stay on this node: the name of an interface is its index. An entry therefore keeps
+// the index of an interface that does not exist at present.
+type sameNode struct{}
+
+func (sameNode) Name(index uint32) (name string, ok bool) {
+	return strconv.FormatUint(uint64(index), 10), true
+}
+
+func (sameNode) Index(name string) (index uint32, ok bool) {
+	n, err := strconv.ParseUint(name, 10, 32)
+	return uint32(n), err == nil
 }
 
 // conversion returns functions that encode with the old layout and decode with the new one. They are not
