@@ -39,11 +39,11 @@ type Converted struct {
 // clock skew. Positions start again at 1. Readers that hold a position must therefore start again: the
 // peers' streams and the kernel writer. Every live record is dirty in the new table (see [Tx.Refill]).
 //
-// o has the same meaning as for [New], but Convert ignores Self and SameMap and uses those of t. Convert
+// o has the same meaning as for [New], but Convert ignores Self, SameMap and Unheld and uses those of t. Convert
 // does not modify t, and t stays in use meanwhile. The new table lacks changes of t that follow Convert.
 // Errors wrap ErrOptions.
 func (t *Table) Convert(o Options, c Conversion) (*Table, Converted, error) {
-	o.Self, o.SameMap = t.opt.Self, t.opt.SameMap
+	o.Self, o.SameMap, o.Unheld = t.opt.Self, t.opt.SameMap, Unheld{}
 	to, err := New(o)
 	if err != nil {
 		return nil, Converted{}, fmt.Errorf("convert table: %w", err)
@@ -94,7 +94,7 @@ func (w *conversion) finish() {
 		w.record(s)
 	}
 	w.to.skew, w.to.clock, w.to.adopted = w.from.skew, w.from.clock, w.from.adopted
-	w.to.unheld.overflow = w.from.unheld.some() // its hashes are those of the other layout
+	w.notes()
 	w.from.owners.keepIDs = false
 	w.to.owners.stopped = w.from.owners.stopped
 	w.to.tx.SetGone(w.from.owners.gone)
@@ -121,21 +121,19 @@ func (w *conversion) owners() {
 	}
 }
 
-// record converts one record, in a slot or compact, and counts it as failed if a step returns an error.
+// record converts one record, in a slot or compact, and drops it if a step returns an error.
 func (w *conversion) record(s uint32) {
 	var m meta
 	err := w.funcs.Key(w.key, w.from.read(s, &m))
-	if err == nil && m.live() {
+	known := err == nil
+	if known && m.live() {
 		err = w.funcs.Value(w.value, w.from.value(s))
 	}
 	if err == nil {
 		err = w.enter(&m, s&compactBit != 0)
 	}
 	if err != nil {
-		w.done.Failed++
-		if w.done.Err == nil {
-			w.done.Err = err
-		}
+		w.drop(&m, known, err)
 	}
 }
 
@@ -164,7 +162,6 @@ func (w *conversion) enter(m *meta, compact bool) error {
 	n.seen = m.seen
 	to.endSuperseded(n)
 	n.setCPU(cpuNone)
-	n.flags |= m.flags & (flagExpired | flagInferred)
 	if m.live() {
 		to.markDirty(s)
 	} else {
@@ -186,6 +183,7 @@ func (w *conversion) enter(m *meta, compact bool) error {
 		to.link(unversioned, s)
 		to.stats.Unversioned++
 	}
+	n.flags |= w.flags(m)
 	return nil
 }
 

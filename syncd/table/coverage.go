@@ -106,6 +106,8 @@ type unheld struct {
 	waiting uint64
 	// overflow is Unheld.Overflow.
 	overflow bool
+	// otherLayout reports that peers may hold records of this node whose keys do not fit the layout of the table.
+	otherLayout bool
 	// serial counts the changes of the set.
 	serial uint64
 }
@@ -161,12 +163,21 @@ func (u *unheld) noteApplied(position uint64) {
 // not merged. Only the compared bits count. The map is evidence for the key if it has held the entry (see sameMap), the load has
 // found the key, or this incarnation owns its record.
 func (tx *Tx) NoteUnheld(key []byte) {
-	u := &tx.t.unheld
 	if _, s := tx.t.find(key); tx.t.sameMap(key) || s != 0 && tx.t.meta(s).owner == selfID {
 		return
 	}
+	tx.t.addUnheld(key)
+}
+
+// NoteOtherLayout notes that a peer has a record of this node whose key does not fit the layout of the table. If the table is
+// converted, the content of the map at start no longer counts as evidence.
+func (tx *Tx) NoteOtherLayout() { tx.t.unheld.otherLayout = true }
+
+// addUnheld adds a key to the unheld ones.
+func (t *Table) addUnheld(key []byte) {
+	u := &t.unheld
 	if u.of == nil {
-		u.init(&tx.t.opt, 0)
+		u.init(&t.opt, 0)
 		u.merged = make(map[uint64]uint64)
 	}
 	h := u.hash(key)

@@ -20,6 +20,9 @@ type Absence struct {
 	// Covered reports that the answer proves nothing about a record, because a node may have filtered the
 	// record on its way. See Coverage. Nil: it proves the absence of each record. Key and value are borrowed.
 	Covered func(key, value []byte) bool
+	// Unfit reports that the peer's map cannot hold a record that is not covered. The peer drops such a record when it converts
+	// its table to another layout, so its absence proves nothing, also after another conversion. Nil: it can hold each record.
+	Unfit func(key, value []byte) bool
 }
 
 // Sweep deletes the live records of a peer whose position is below Absence.Before, unless they are covered.
@@ -27,6 +30,8 @@ type Absence struct {
 // longer has. The peer has sent no delete, so the tombstone is inferred: it has the version and the owner of
 // the record, deletes the entry of this node's kernel map, and is never sent. A record with that version
 // and owner, a delete, and any newer change replace it.
+//
+// A record that the peer has dropped, and that its map can hold again, becomes a record of this node: see Absence.Unfit.
 //
 // now is the wall clock in nanoseconds. Sweep looks at up to limit records and returns the number of those
 // that it deleted. While more is true, the caller calls it again with the same cursor. The first call needs
@@ -46,20 +51,31 @@ func (tx *Tx) Sweep(a *Absence, now int64, c *Cursor, limit int) (deleted int, m
 			continue
 		}
 		m := t.meta(s)
-		if m.is(flagNamed) {
+		switch {
+		case a.Unfit != nil && a.Unfit(t.key(s), t.value(s)):
+			m.flags |= flagUnfit
+		case m.is(flagUnfit):
+			t.stamp(s, m.version+1, selfID) // the peer has dropped it, and can hold it again
+		case m.is(flagNamed):
 			t.stamp(s, t.opt.AdoptVersion, selfID) // a third node named the owner of an entry of the local map: see NoteOwner
-			continue
+		default:
+			t.inferDelete(s, now)
+			deleted++
 		}
-		t.dropFromDigest(s)
-		t.makeTombstone(s, now)
-		m.flags |= flagInferred
-		m.setCPU(cpuNone)
-		t.markDirty(s)
-		t.moveTail(s)
-		t.stats.Swept++
-		deleted++
 	}
 	return deleted, true
+}
+
+// inferDelete makes a record an inferred tombstone.
+func (t *Table) inferDelete(s uint32, now int64) {
+	m := t.meta(s)
+	t.dropFromDigest(s)
+	t.makeTombstone(s, now)
+	m.flags |= flagInferred
+	m.setCPU(cpuNone)
+	t.markDirty(s)
+	t.moveTail(s)
+	t.stats.Swept++
 }
 
 // absent reports whether the peer no longer has the record at a position.

@@ -118,6 +118,7 @@ func (t *Table) mergeNotNewer(d *Delta, s uint32, opt RemoteOptions) Outcome {
 		t.moveTail(s)
 	}
 	if d.Version == m.version && d.Owner == m.owner && d.Delete != m.live() {
+		m.flags &^= flagUnfit // the owner has it again
 		return Unchanged
 	}
 	return Stale

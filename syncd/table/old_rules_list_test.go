@@ -29,7 +29,7 @@ var oldRuleList = []oldRule{
 	{
 		name: "inferred deletes are sent with the version of the owner",
 		file: "full_sync_sweep.go",
-		old:  "		m.flags |= flagInferred\n",
+		old:  "	m.flags |= flagInferred\n",
 		new:  "",
 	},
 	{
@@ -143,14 +143,14 @@ var oldRuleList = []oldRule{
 	{
 		name: "an absence deletes an entry whose owner was only named",
 		file: "full_sync_sweep.go",
-		old:  "		if m.is(flagNamed) {",
-		new:  "		if false {",
+		old:  "		case m.is(flagNamed):",
+		new:  "		case false:",
 	},
 	{
 		name: "an absence deletes no entry with the lowest version",
 		file: "full_sync_sweep.go",
-		old:  "		if m.is(flagNamed) {",
-		new:  "		if m.version == AdoptedVersion && m.is(flagLoaded) {",
+		old:  "		case m.is(flagNamed):",
+		new:  "		case m.version == AdoptedVersion && m.is(flagLoaded):",
 	},
 	{
 		name: "an absence adopts an entry whose owner was only named, although the answer is no evidence",

@@ -107,7 +107,7 @@ func (t *Table) stamp(s uint32, v Version, o OwnerID) {
 	t.owners.moveReference(m.owner, o)
 	t.stampSuperseded(m, o)
 	m.version, m.owner = v, o
-	m.flags &^= flagUnsent | flagCleared | flagNamed
+	m.flags &^= flagUnsent | flagCleared | flagNamed | flagUnfit
 	if m.is(flagHeld) {
 		t.holdLonger(s)
 	}

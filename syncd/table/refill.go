@@ -23,6 +23,8 @@ func (tx *Tx) Refill() {
 	for _, h := range append(t.owners.groups, &t.owners.otherOwners) {
 		t.closeVictimCursor(h)
 	}
+	// The writer restores the absent entries that were not decided yet. A part of them would not look like a clear.
+	t.opt.SameMap = t.opt.SameMap && t.clears.absent.len() == 0
 	clear(t.bases)
 	t.copies, t.opt.Stop = nil, Stop{} // the entries of the former map
 	t.applied, t.takeover.since = 0, 0

@@ -37,15 +37,21 @@ func (x *refusals) note(d *Delta, from Owner, now int64) {
 	switch {
 	case known && (old.version > d.Version || (old.version == d.Version && old.owner.Compare(from) > 0)):
 		return
-	case x.of == nil:
-		x.of = make(map[string]refusal)
 	case !known && len(x.of) >= maxRefusals:
 		for key := range x.of {
 			delete(x.of, key)
 			break
 		}
 	}
-	x.of[string(d.Key)] = refusal{version: d.Version, owner: from, at: now}
+	x.put(d.Key, refusal{version: d.Version, owner: from, at: now})
+}
+
+// put stores a refused delete.
+func (x *refusals) put(key []byte, r refusal) {
+	if x.of == nil {
+		x.of = make(map[string]refusal)
+	}
+	x.of[string(key)] = r
 }
 
 // bytes returns the memory of the stored deletes in bytes.

@@ -86,6 +86,8 @@ const (
 	flagHeld
 	// flagDoubted: a change that may be later has shown the entry of a record with flagHeld, and no reread has decided since.
 	flagDoubted
+	// flagUnfit: the owner's map could not hold the record when the owner lacked it in an answer. See Absence.Unfit.
+	flagUnfit
 	// flagCleared: SettleDeletes has restored the entry after a clear, and the record has not changed since.
 	flagCleared
 	// flagSuperseded: a live peer has a newer record of the key that this node has filtered. See NoteSuperseded.
