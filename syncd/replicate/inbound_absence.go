@@ -57,6 +57,7 @@ func hasRecord(w *wire.Delta) bool {
 // left a field out. buf has the size of a key.
 func (in *inboundMap) noteUndecoded(w *wire.Delta, buf []byte) {
 	if in.decoder.ComparedKey(buf, w.Key) != nil {
+		in.noteOtherLayout(w)
 		return // a number in the key does not fit, so no record here can have the key
 	}
 	if in.listing() {
@@ -66,6 +67,13 @@ func (in *inboundMap) noteUndecoded(w *wire.Delta, buf []byte) {
 		in.answer.Add(buf)
 	}
 	in.noteOwner(w, buf, false)
+}
+
+// noteOtherLayout notes a key that no entry of this node can have, if it is of a record of this node.
+func (in *inboundMap) noteOtherLayout(w *wire.Delta) {
+	if int(w.Owner) < len(in.ownerIDs) && hasRecord(w) && string(in.stream.batch.Owners[w.Owner].Node) == in.stream.r.opt.Self.Node {
+		in.tx.NoteOtherLayout()
+	}
 }
 
 // listing reports whether the batch belongs to a list of differences, which changes nothing.
@@ -130,15 +138,16 @@ func (in *inboundMap) endFullSync() {
 	}
 }
 
-// infer deletes the peer's records that an answer lacks and that are not covered. It sets the fields Peer
-// and Covered of a. It returns the number of deleted records, and the head of the table.
+// infer deletes the peer's records that an answer lacks and that are not covered. It sets the fields Peer,
+// Covered and Unfit of a. It returns the number of deleted records, and the head of the table.
 //
 // The receiving goroutine calls it, without inboundStream.mu. The table is locked for recordsPerLock
 // records at a time.
 func (in *inboundMap) infer(a *table.Absence, filtered *table.Coverage) (deleted int, head uint64) {
 	a.Peer = in.stream.peer
 	own := in.newOwnEncoding()
-	a.Covered = func(key, value []byte) bool { return filtered.Has(key) || !own.peerCanHold(key, value) }
+	a.Covered = func(key, value []byte) bool { return filtered.Has(key) || !own.sends(key, value) }
+	a.Unfit = func(key, value []byte) bool { return !own.peerCanHold(key, value) }
 	c := in.m.table.NewCursor(0)
 	defer c.Close()
 	now := in.stream.r.opt.TableTime()
@@ -176,19 +185,27 @@ func (in *inboundMap) newOwnEncoding() *ownEncoding {
 	return e
 }
 
-// peerCanHold reports whether the peer's map can hold an entry of this node, and whether this node can send it. A peer with
-// a new layout has dropped the entries that do not fit. A key with an interface that has no name here may be any key of the
-// peer. The peer may lack a record of its earlier incarnation that this node cannot send.
-func (e *ownEncoding) peerCanHold(key, value []byte) bool {
+// sends reports whether this node can send an entry to the peer. A key with an interface that has no name here may be any key of
+// the peer. The peer may lack a record of its earlier incarnation that this node cannot send.
+func (e *ownEncoding) sends(key, value []byte) bool {
 	var err error
 	if e.wire, err = e.encoder.AppendKey(e.wire[:0], key); err != nil {
 		return false
 	}
-	if !e.same && (e.decoder == nil || e.decoder.ComparedKey(e.key, e.wire) != nil) {
+	e.wire, err = e.encoder.AppendNamedValue(e.wire[:0], value, &e.times)
+	return err == nil && (e.same || e.decoder != nil)
+}
+
+// peerCanHold reports whether the peer's map can hold an entry that this node can send. A peer with a new layout has dropped
+// the entries that do not fit.
+func (e *ownEncoding) peerCanHold(key, value []byte) bool {
+	if e.same {
+		return true
+	}
+	e.wire = e.encoder.AppendKnownKey(e.wire[:0], key)
+	if e.decoder.ComparedKey(e.key, e.wire) != nil {
 		return false
 	}
-	if e.wire, err = e.encoder.AppendNamedValue(e.wire[:0], value, &e.times); err != nil || e.same {
-		return err == nil
-	}
+	e.wire = e.encoder.AppendValue(e.wire[:0], value, &e.times)
 	return !errors.Is(e.decoder.Value(e.value, e.wire, &e.times), schema.ErrRange)
 }
