@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"mapsync/internal/netns"
 	"mapsync/internal/poll"
 	"mapsync/internal/testcert"
 	"mapsync/syncd/config"
@@ -29,6 +30,7 @@ type childNode struct {
 	*node
 	cmd   *exec.Cmd
 	stdin io.Closer
+	ns    *netns.NS // its network namespace; nil: that of the test
 }
 
 func (c *childNode) start() {
@@ -43,7 +45,11 @@ func (c *childNode) start() {
 	if c.stdin, err = c.cmd.StdinPipe(); err != nil {
 		c.t.Fatal(err)
 	}
-	if err := c.cmd.Start(); err != nil {
+	start := c.cmd.Start
+	if c.ns != nil {
+		start = func() error { return c.ns.Start(c.cmd) }
+	}
+	if err := start(); err != nil {
 		c.t.Fatal(err)
 	}
 	c.stop = sync.OnceFunc(func() {
