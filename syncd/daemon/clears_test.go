@@ -28,12 +28,18 @@ const clearedEntries = 1000
 // newClearing returns n nodes, which are ready and have the entries of the first one. attach is its attach method.
 func newClearing(t *testing.T, n int, attach capture.Attach, change func(*node)) *clearing {
 	t.Helper()
+	return newClearingOf(t, n, &ebpf.MapSpec{Name: "ct", Type: ebpf.Hash, KeySize: 8, ValueSize: 8, MaxEntries: 4 * clearedEntries}, attach, change)
+}
+
+// newClearingOf is newClearing with other maps.
+func newClearingOf(t *testing.T, n int, spec *ebpf.MapSpec, attach capture.Attach, change func(*node)) *clearing {
+	t.Helper()
 	c := &clearing{t: t}
 	dir := pinDir(t)
 	for i := range n {
 		pin := filepath.Join(dir, fmt.Sprint(i))
 		c.pins = append(c.pins, pin)
-		c.maps = append(c.maps, pinned(t, pin, 8, 8, 4*clearedEntries))
+		c.maps = append(c.maps, pinnedAs(t, pin, spec.Copy()))
 		each := newNode(t, i+1, "ct="+pin)
 		each.config.RefreshInterval = time.Second
 		if i == 0 {

@@ -129,9 +129,14 @@ func operate(m *ebpf.Map, operation string, first, n, version uint64) (err error
 		return err
 	}
 	for i := range n {
-		if operation == "update" {
+		switch operation {
+		case "update":
 			err = errors.Join(err, putAny(m, first+i, version))
-		} else {
+		case "use": // of an entry whose first 8 bytes are 1: changes the last 8 bytes
+			key, value := anyEntry(m, first+i, 1)
+			binary.NativeEndian.PutUint64(value[len(value)-8:], version)
+			err = errors.Join(err, m.Put(key, value))
+		default:
 			key, _ := anyEntry(m, first+i, version)
 			err = errors.Join(err, m.Delete(key))
 		}

@@ -64,7 +64,7 @@ func (n *node) serving() bool {
 // with the last written entries, because they arrive last: this detects a node that reports ready
 // too early.
 func lacks(m *ebpf.Map, count, v uint64) (missing int) {
-	value := make([]byte, 8)
+	value := make([]byte, m.ValueSize())
 	for i := count; i > 0; i-- {
 		key, _ := pair(i-1, 0)
 		if err := m.Lookup(key, value); err != nil || binary.LittleEndian.Uint64(value) != v {
