@@ -110,6 +110,51 @@ func (c *handoverCluster) clear(how string) {
 	}
 }
 
+// marker is the key of an entry beside the sessions.
+const marker = handoverEntries
+
+// deleteMarker writes an entry on a drained node and deletes it by bpf(2), until that has replicated to the peers. Deletes by
+// bpf(2) that were found before, and replicate, have arrived then. The peers must have this number of sessions at each reading.
+func (c *handoverCluster) deleteMarker(drained, sessions int, peers ...int) {
+	c.Helper()
+	everywhere := func(there bool) func() bool {
+		return func() bool {
+			if n := c.held(peers...); n != sessions {
+				c.Fatalf("sessions of the peers: got %d, want %d", n, sessions)
+			}
+			for _, i := range peers {
+				if has(c.maps[i], marker) != there {
+					return false
+				}
+			}
+			return true
+		}
+	}
+	c.nodes[drained].write(c.maps[drained], marker, marker+1, 1)
+	poll.Eventually(c, "a new entry replicates", everywhere(true))
+	if err := c.maps[drained].Delete(uint64(marker)); err != nil {
+		c.Fatal(err)
+	}
+	poll.Eventually(c, "its delete replicates", everywhere(false))
+}
+
+// keptUntilDecided checks that peers keep all sessions at each reading until a drained node has decided about all deletes
+// of its map.
+func (c *handoverCluster) keptUntilDecided(drained int, peers ...int) {
+	c.Helper()
+	kept := func() bool { return c.held(peers...) == len(peers)*handoverEntries }
+	n := c.nodes[drained]
+	scans := func() uint64 { return n.status().Maps[0].Scan.Scans }
+	before := scans()
+	poll.Eventually(c, "the map is scanned", func() bool { return !kept() || scans() > before+1 })
+	// Hooks ignore the deletes of this process, and an absence in an LRU map counts as an eviction: there is no delete to wait for.
+	if c.maps[drained].Type() == ebpf.LRUHash && !n.config.EvictionDeletes {
+		poll.Stays(c, 5*time.Second, "the peers keep the sessions", kept)
+		return
+	}
+	c.deleteMarker(drained, len(peers)*handoverEntries, peers...)
+}
+
 // TestLoadBalancerClearsItsMapAfterADrain is the planned failover of docs/operations.md with a load balancer that clears
 // its map when it stops, while syncd runs or while it is stopped. The peers keep all sessions, a peer's collector may end
 // them, and the end of the drain refills the map.
