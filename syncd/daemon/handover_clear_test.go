@@ -147,7 +147,7 @@ func (c *handoverCluster) keptUntilDecided(drained int, peers ...int) {
 	scans := func() uint64 { return n.status().Maps[0].Scan.Scans }
 	before := scans()
 	poll.Eventually(c, "the map is scanned", func() bool { return !kept() || scans() > before+1 })
-	// Hooks ignore the deletes of this process, and an absence in an LRU map counts as an eviction: there is no delete to wait for.
+	// Hooks ignore the deletes of this process, and an absence in an LRU map counts as an eviction. No delete replicates.
 	if c.maps[drained].Type() == ebpf.LRUHash && !n.config.EvictionDeletes {
 		poll.Stays(c, 5*time.Second, "the peers keep the sessions", kept)
 		return
