@@ -50,6 +50,26 @@ func TestRestoredRecordsAreNotDefended(t *testing.T) {
 	}
 }
 
+// TestRestoredRecordsOfThisNodeAfterAdoption: once the entries of the start are adopted, a restored record in the name of an earlier
+// incarnation of this node replaces no record of a live node. Any member may send such a record.
+func TestRestoredRecordsOfThisNodeAfterAdoption(t *testing.T) {
+	for _, value := range []string{"w", "-"} {
+		r := newRig(t, lastStop(t, older, peer, other))
+		r.tab.Update(func(tx *Tx) {
+			tx.SetMembers([]string{"b", "c"}, nil)
+			tx.BeginLoad()
+			tx.Load(pad("k0", keySize), pad("v", valueSize))
+			tx.Load(pad("k1", keySize), pad("v", valueSize))
+			tx.EndLoad()
+		})
+		r.adopt()
+		var sender OwnerID
+		r.tab.Update(func(tx *Tx) { sender = tx.Intern(other) })
+		r.merge(Defended, int64(stopTime), older, restored(9), "k1", value, RemoteOptions{Sender: sender})
+		r.want("k1", fmt.Sprintf("v v%d a100", restored(9)+1))
+	}
+}
+
 // TestConvertedRestoredRecordsAreNotDefended: the same after a conversion to another layout.
 func TestConvertedRestoredRecordsAreNotDefended(t *testing.T) {
 	r := newRig(t, lastStop(t, older, peer, other))

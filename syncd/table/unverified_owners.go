@@ -7,7 +7,8 @@ package table
 // owned records at the last stop of this node, over another restored one. The table also defends a record of a
 // live node against records of an earlier incarnation of this node, which any peer may send. These have a version later
 // than the start of this incarnation, or arrive after the entries of the start are adopted: the peers have sent this
-// node's own records by then, and one peer could change the entries of all live nodes in its name.
+// node's own records by then, and one peer could change the entries of all live nodes in its name. Restored records of this
+// node are no exception.
 //
 // Tables converge, although another node may have accepted the delta that this node refused. Two cases
 // exist. If the defended record is this node's, or the delta has this node as its owner, this node sends
@@ -28,7 +29,7 @@ func (t *Table) defend(d *Delta, s uint32, now int64, opt RemoteOptions) bool {
 	switch {
 	case !m.live() || m.version == 0 || !t.isNewer(d, m):
 		return false
-	case t.isRestored(m.version) && t.isRestored(d.Version) && t.owners.stopped[from.Node]:
+	case t.isRestored(m.version) && t.isRestored(d.Version) && t.owners.stopped[from.Node] && (from.unverified || !t.adopted):
 		return false // all nodes were stopped, and the owner may start later
 	case !current.ours && !t.owners.live[current.Node]:
 		return false
