@@ -95,6 +95,32 @@ func TestPacketDeleteBeforeTheCreate(t *testing.T) {
 	}
 }
 
+// TestPacketDeleteBeforeAPeersRecord: the event of a packet's delete arrives late, so that a reread decides. A record of a peer
+// replaces the entry first. A collector then deletes the new entry by bpf(2), which does not end the session of the peer.
+func TestPacketDeleteBeforeAPeersRecord(t *testing.T) {
+	r := newClearRig(t, 200)
+	r.local(Accepted, later, "update k v packet 0")
+	r.local(Stale, later-second/2000, "delete k - packet 1")
+	r.remote(Accepted, later+second, peer, Version(later+second), "k", "p")
+	r.write()
+	r.wantRereads("k")
+	r.local(Restored, later+2*second, "delete k - reread 0")
+	r.want("k", fmt.Sprintf("p v%d b100 dirty", later+second))
+}
+
+// TestPacketDeleteBeforeANewMap: the load balancer replaces its map before a reread has decided about such a delete. The new map
+// then evicts the entry.
+func TestPacketDeleteBeforeANewMap(t *testing.T) {
+	r := newClearRig(t, 200, lru(8, 8))
+	r.local(Accepted, later, "update k v packet 0")
+	r.local(Stale, later-second/2000, "delete k - packet 1")
+	r.refill()
+	r.write()
+	r.takeRereads()
+	r.local(Ignored, later+2*second, "delete k - reread 0")
+	r.want("k", fmt.Sprintf("v v%d a100", later))
+}
+
 // TestReleaseIsOfOneClear: the release of a clear that was restored does not concern the next one, of which the deletes wait.
 func TestReleaseIsOfOneClear(t *testing.T) {
 	r := newClearRig(t, 300)

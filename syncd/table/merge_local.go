@@ -212,8 +212,9 @@ func (t *Table) enter(c *Change, s uint32, v Version) {
 		// the key may be earlier than that.
 		m.seen = c.Time
 	}
+	deletes := m.flags & (flagDeleteSeen | flagPacketDelete) // may be later than this change
 	t.put(s, c.Value, c.Op != OpUpdate, c.Time)
-	m.flags &^= flagWritten | flagEvicted
+	m.flags = m.flags&^(flagWritten|flagEvicted) | deletes
 	t.clearDirty(s)
 	t.stamp(s, v, selfID)
 	t.hold(s, b)

@@ -78,13 +78,13 @@ func (t *Table) makeLive(s uint32, value []byte) {
 }
 
 // put sets the content of a record: a value, or a tombstone. It resets the version, and the caller calls
-// stamp next.
+// stamp next. Deletes of the former content that hooks have reported do not count any more.
 func (t *Table) put(s uint32, value []byte, deleted bool, now int64) {
 	t.removeFromDigest(s)
 	m := t.meta(s)
 	m.version = 0
 	t.unhold(m)
-	m.flags &^= flagLoaded | flagCleared
+	m.flags &^= flagLoaded | flagCleared | flagDeleteSeen | flagPacketDelete
 	t.endBase(s)
 	if deleted {
 		t.unrelease(m)

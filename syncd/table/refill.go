@@ -8,7 +8,7 @@ func (tx *Tx) Refill() {
 	for _, list := range [...]uint32{order, unversioned} {
 		for s := t.meta(list).next; s != list; s = t.meta(s).next {
 			m := t.meta(s)
-			m.flags &^= flagWritten | flagEntry | flagEvicted
+			m.flags &^= flagWritten | flagEntry | flagEvicted | flagDeleteSeen | flagPacketDelete
 			t.unrelease(m)
 			t.unhold(m)
 			t.clearNotHeld(m) // the failed writes were writes to the old map
