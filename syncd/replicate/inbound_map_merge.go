@@ -57,9 +57,9 @@ func (in *inboundMap) merge(b *wire.Batch) (mergeResult, error) {
 		// of the peer itself, so the sweep does not concern them.
 		in.remoteOptions = table.RemoteOptions{Touch: (in.sweep && !b.Requested) || b.Resent, Repair: b.Resent}
 		if in.remoteOptions.Touch {
-			in.remoteOptions.Acknowledged = in.fullSyncAcknowledged
+			in.remoteOptions.Acknowledged, in.remoteOptions.Before = in.fullSyncAcknowledged, in.sweepBefore
 			if b.Resent {
-				in.remoteOptions.Acknowledged = in.resend.acknowledged
+				in.remoteOptions.Acknowledged, in.remoteOptions.Before = in.resend.acknowledged, in.resend.firstPosition
 			}
 		}
 		in.answer = &in.fullSyncCoverage

@@ -61,16 +61,19 @@ func (t *Table) mergeOwn(d *Delta, h, s uint32, now int64, opt RemoteOptions) (o
 }
 
 // ownerLacks reports whether the owner of a live record has answered with an older one of an earlier incarnation of this node.
-// It does not have the record that this table has in its name, and a sweep would delete the entry, which the owner has.
+// It does not have the record that this table has in its name, and a sweep would delete the entry, which the owner has. A record
+// that was merged after the request of the answer stays, as in Sweep.
 func (t *Table) ownerLacks(d *Delta, s uint32, opt RemoteOptions) bool {
 	m := t.meta(s)
-	return opt.Touch && opt.Sender != 0 && m.owner == opt.Sender && !d.Delete && m.live() && !m.is(flagUnversioned|flagHeld) && !t.isNewer(d, m)
+	return opt.Touch && opt.Sender != 0 && m.owner == opt.Sender && m.seq < opt.Before &&
+		!d.Delete && m.live() && !m.is(flagUnversioned|flagHeld) && !t.isNewer(d, m)
 }
 
 // takeBack makes a record, whose owner lacks it, one of this node with the value of a delta.
 func (t *Table) takeBack(d *Delta, s uint32, now int64) {
 	m := t.meta(s)
 	v := m.version + 1
+	t.copyKept(s, d)
 	t.markDirty(s)
 	t.put(s, d.Value, false, now)
 	m.seen = max(m.seen, now)

@@ -1,6 +1,9 @@
 package table
 
-import "testing"
+import (
+	"math"
+	"testing"
+)
 
 // TestOwnerLacksARecord: this node has a record in the name of a live node, which another member has forged. The live node itself
 // has the entry as one of an earlier incarnation of this node, and sends that. The entry must not be deleted on all nodes.
@@ -11,10 +14,10 @@ func TestOwnerLacksARecord(t *testing.T) {
 		want   string
 		out    Outcome
 	}{
-		"answer of the owner":  {peer, RemoteOptions{Touch: true}, "true v5001 a100 dirty", Accepted},
+		"answer of the owner":  {peer, RemoteOptions{Touch: true, Before: math.MaxUint64}, "true v5001 a100 dirty", Accepted},
 		"stream of the owner":  {peer, RemoteOptions{}, "forged v5000 b100", Stale},
-		"answer of a third":    {other, RemoteOptions{Touch: true}, "forged v5000 b100", Stale},
-		"an incarnation later": {Owner{peer.Node, peer.Incarnation + 1}, RemoteOptions{Touch: true}, "forged v5000 b100", Stale},
+		"answer of a third":    {other, RemoteOptions{Touch: true, Before: math.MaxUint64}, "forged v5000 b100", Stale},
+		"an incarnation later": {Owner{peer.Node, peer.Incarnation + 1}, RemoteOptions{Touch: true, Before: math.MaxUint64}, "forged v5000 b100", Stale},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := withMembers(t)
@@ -25,6 +28,32 @@ func TestOwnerLacksARecord(t *testing.T) {
 			r.want("k", c.want)
 		})
 	}
+}
+
+// TestRecordAfterTheRequestIsNotTakenBack: a relay sends the present record of a live node while an answer of that node is under
+// way, which has the older record. The present one stays.
+func TestRecordAfterTheRequestIsNotTakenBack(t *testing.T) {
+	r := withMembers(t)
+	r.remote(Accepted, 1, older, 1000, "k", "old")
+	r.write()
+	opt := RemoteOptions{Touch: true, Before: r.tab.Stats().Head + 1}
+	r.remote(Accepted, 2, peer, 5000, "k", "new")
+	r.write()
+	r.tab.Update(func(tx *Tx) { opt.Sender = tx.Intern(peer) })
+	r.merge(Stale, 3, older, 1000, "k", "old", opt)
+	r.want("k", "new v5000 b100")
+}
+
+// TestTakenBackEntriesKeepBytes: a record that is taken back keeps the bytes that peers do not send.
+func TestTakenBackEntriesKeepBytes(t *testing.T) {
+	r := withMembers(t)
+	r.remote(Accepted, 1, peer, 5000, "k", "forgedXY")
+	r.write()
+	r.do(Accepted, func(tx *Tx) Outcome {
+		d := &Delta{Key: pad("k", keySize), Value: pad("true..", valueSize), Version: 1000, Owner: tx.Intern(older), Keep: []Range{{6, 2}}}
+		return tx.Remote(d, 3, RemoteOptions{Touch: true, Sender: tx.Intern(peer), Before: math.MaxUint64})
+	})
+	r.want("k", "true..XY v5001 a100 dirty")
 }
 
 // TestTakenBackEntries: the entry is written again, also if an LRU map has evicted it, a full map has refused it, or this node is
@@ -49,7 +78,7 @@ func TestTakenBackEntries(t *testing.T) {
 			begin(r)
 			var sender OwnerID
 			r.tab.Update(func(tx *Tx) { sender = tx.Intern(peer) })
-			r.merge(Accepted, 2000, older, 1000, "k", "true", RemoteOptions{Touch: true, Sender: sender})
+			r.merge(Accepted, 2000, older, 1000, "k", "true", RemoteOptions{Touch: true, Sender: sender, Before: math.MaxUint64})
 			r.want("k", "true v5001 a100 dirty")
 			if got := r.write(); got != "k" {
 				t.Errorf("written keys: got %q, want k", got)

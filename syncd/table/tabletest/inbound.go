@@ -278,9 +278,9 @@ func (l *InboundStream) merge(m *message) {
 		now := d.n.clock()
 		opt := table.RemoteOptions{Touch: (l.sweep && m.kind == messageBatch) || resent, Repair: resent}
 		if opt.Touch {
-			opt.Acknowledged = l.merged
+			opt.Acknowledged, opt.Before = l.merged, l.before
 			if resent {
-				opt.Acknowledged = l.repair.merged
+				opt.Acknowledged, opt.Before = l.repair.merged, l.repair.before
 			}
 		}
 		d.tab.Update(func(tx *table.Tx) {
