@@ -54,6 +54,9 @@ func (t *Table) loadCopy(c *Change, s uint32) Outcome {
 	switch {
 	case stale && m.live():
 		return Ignored // the writer writes the record
+	case m.is(flagExpired):
+		t.loadExpired(c, s, stale)
+		return Ignored
 	case !stale && m.live() && t.equalCarried(s, c.Value):
 		if t.lacksTimer(c.Value) {
 			m.flags |= flagEntry
@@ -73,6 +76,18 @@ func (t *Table) loadCopy(c *Change, s uint32) Outcome {
 	t.clearDirty(s)
 	t.requestReread(s)
 	return Stale
+}
+
+// loadExpired releases an entry of a new map whose record its owner has expired. An expiry deletes no entry.
+func (t *Table) loadExpired(c *Change, s uint32, stale bool) {
+	t.clearDirty(s)
+	copy(t.value(s), c.Value)
+	if !t.meta(s).is(flagReleased) {
+		t.releaseEntry(s)
+	}
+	if t.markScanned(s); stale {
+		t.requestReread(s)
+	}
 }
 
 // restoreCopy makes the writer restore the record of a live peer if a reread shows the entry that the read of the new map

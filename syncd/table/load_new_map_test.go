@@ -221,6 +221,22 @@ func TestUnknownKeyOfNewMapBeforePeersHaveSent(t *testing.T) {
 	r.want("k", "new v10 b100 dirty")
 }
 
+// TestExpiredEntryOfANewMap: an expiry deletes no entry of a new map either. If the load balancer uses the entry after the read, it
+// becomes a record of this node.
+func TestExpiredEntryOfANewMap(t *testing.T) {
+	for found, want := range map[string]string{"v": "- v10 b100", "w": "w v4000000000 a100"} {
+		r := newRig(t, lru(8, 8))
+		r.remote(Accepted, second, peer, 10, "k", "v")
+		r.write()
+		r.expired(Accepted, 2*second, peer, 10, "k")
+		r.refill()
+		r.newMap(Ignored, 3*second, "k", "v")
+		r.wantExpired("k", true)
+		r.local(map[string]Outcome{"v": Unchanged, "w": Accepted}[found], 4*second, "update k "+found+" reread 0")
+		r.want("k", want)
+	}
+}
+
 // TestForgottenRecordHasNoCopy: the table keeps a tombstone until the entry of a new map has been read again. A table without a
 // kernel map forgets both.
 func TestForgottenRecordHasNoCopy(t *testing.T) {
