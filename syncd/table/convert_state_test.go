@@ -259,7 +259,7 @@ func TestConvertDropsUnheldOfOptions(t *testing.T) {
 	if !r.changeLayout().tab.unheld.overflow {
 		t.Error("unheld keys: got known, want unknown")
 	}
-	r.tab.Update(func(tx *Tx) { tx.t.unheld.noteMerged(pad("k", keySize)) })
+	r.tab.Update(func(tx *Tx) { tx.t.unheld.noteMerged(pad("k", keySize), 0) })
 	to = r.changeLayout()
 	to.receiveAny(older, 20, "k", "w")
 	to.want("k", "w v20 a90 dirty")

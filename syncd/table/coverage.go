@@ -163,7 +163,8 @@ func (u *unheld) noteApplied(position uint64) {
 // not merged. Only the compared bits count. The map is evidence for the key if it has held the entry (see sameMap), the load has
 // found the key, or this incarnation owns its record.
 func (tx *Tx) NoteUnheld(key []byte) {
-	if _, s := tx.t.find(key); tx.t.sameMap(key) || s != 0 && tx.t.meta(s).owner == selfID {
+	var rec Record
+	if tx.t.sameMap(key) || tx.Get(key, &rec) && rec.Owner == selfID {
 		return
 	}
 	tx.t.addUnheld(key)

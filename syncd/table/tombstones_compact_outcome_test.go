@@ -240,3 +240,19 @@ func TestConvertKeepsCompactTombstones(t *testing.T) {
 	checkInvariants(t, tab)
 	(&rig{T: t, tab: tab}).want("k", r.state("d"))
 }
+
+// TestUnheldKeyOfACompactTombstone: this incarnation has deleted the key, so that its absence is evidence, also once the tombstone is
+// compact.
+func TestUnheldKeyOfACompactTombstone(t *testing.T) {
+	r := newRig(t)
+	r.local(Accepted, second, "update k v packet 0")
+	r.local(Accepted, 2*second, "delete k - packet 0")
+	r.write()
+	r.compact(9*second, 1)
+	r.tab.Update(func(tx *Tx) {
+		tx.NoteUnheld(pad("k", keySize))
+		if _, some := tx.UnheldSerial(); some {
+			t.Error("unheld keys: got one, want none")
+		}
+	})
+}
