@@ -52,6 +52,7 @@ func (tx *Tx) BeginHandover() Handover {
 		}
 	}
 	tx.SetHandover(t.opt.Self.Node, h)
+	t.clock.lowest, t.clock.lowestSince = h.Version+1, t.now
 	return h
 }
 

@@ -1,8 +1,10 @@
 package table
 
 import (
+	"fmt"
 	"slices"
 	"testing"
+	"time"
 )
 
 // beginHandover hands over the records of this node.
@@ -147,6 +149,26 @@ func TestClearOfADrainedLRUMap(t *testing.T) {
 	if keys := r.writtenKeys(); keys != "ikl" {
 		t.Errorf("written keys: got %q, want ikl", keys)
 	}
+}
+
+// TestWriteAfterAHandoverOfARecordAhead: a peer's clock is ahead, and this node has taken its record over. What this node writes after the
+// handover is not handed over.
+func TestWriteAfterAHandoverOfARecordAhead(t *testing.T) {
+	r := newRig(t, func(o *Options) { o.MaxSkew = 30 * time.Second })
+	r.remote(Accepted, startTime, peer, Version(startTime+50*second), "k", "v")
+	r.write()
+	r.local(Accepted, startTime+1, "update k w packet 0")
+	r.tab.Update(func(tx *Tx) { tx.AdvanceClock(startTime + second) })
+	r.takeRereads()
+	h := r.beginHandover()
+	r.local(Accepted, startTime+2*second, "update new v packet 0")
+	r.want("new", fmt.Sprintf("v v%d a100", h.Version+1))
+	r.tab.Update(func(tx *Tx) { tx.FollowClock(startTime+3*second, -second) })
+	r.local(Accepted, startTime+4*second, "update l v packet 0")
+	r.want("l", fmt.Sprintf("v v%d a100", h.Version+1))
+	r.local(Accepted, startTime+5*second, "delete new - syscall 0")
+	r.local(Accepted, startTime+60*second, "update l w packet 0")
+	r.want("l", fmt.Sprintf("w v%d a100", startTime+75*second+3*second/4)) // the clock has reached the handover
 }
 
 // TestOwnerReturnsDuringADrain: the entry of a node that was away, or drained too, returns with the end of the drain. An LRU

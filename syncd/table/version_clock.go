@@ -3,6 +3,15 @@ package table
 // versionAt returns the version of a change at a time of the table. It never decreases with the time: not
 // between two changes around a step of the wall clock either, except in the case of FollowClock.
 func (t *Table) versionAt(at int64) Version {
+	v, c := t.clockVersion(at), &t.clock
+	if at >= c.lowestSince {
+		v = max(v, c.lowest)
+	}
+	return v
+}
+
+// clockVersion is versionAt without wallClock.lowest.
+func (t *Table) clockVersion(at int64) Version {
 	c := &t.clock
 	v := at + c.offset + t.skew.at(at)
 	if at < c.since {
@@ -22,6 +31,10 @@ type wallClock struct {
 	// before and skewBefore are offset and Table.skew before that.
 	before     int64
 	skewBefore skew
+	// lowest is the lowest version of changes at or after lowestSince, a time of the table: records that this node has handed
+	// over may be ahead, and later changes are above them. 0: no handover has begun.
+	lowest      Version
+	lowestSince int64
 	// withdrawAbove is the lowest version that Withdraw keeps. 0: no pass of Withdraw is under way.
 	withdrawAbove Version
 }
@@ -38,10 +51,10 @@ func (tx *Tx) FollowClock(at, offset int64) (withdraw bool) {
 	if offset == c.offset {
 		return c.withdrawAbove > 0 // a pass that did not end, for example because the table was converted
 	}
-	lead, limit := int64(t.versionAt(at))-at-offset, int64(t.opt.MaxSkew)
-	*c = wallClock{offset: offset, since: at, before: c.offset, skewBefore: t.skew}
+	lead, limit := int64(t.clockVersion(at))-at-offset, int64(t.opt.MaxSkew)
+	*c = wallClock{offset: offset, since: at, before: c.offset, skewBefore: t.skew, lowest: c.lowest, lowestSince: c.lowestSince}
 	if withdraw = limit > 0 && lead > 2*limit; withdraw {
-		lead, c.withdrawAbove = limit, Version(max(at+offset+2*limit, 1))
+		lead, c.lowest, c.withdrawAbove = limit, 0, Version(max(at+offset+2*limit, 1))
 	}
 	// Without grace: no version of a peer confirms the lead.
 	t.skew = skew{max(lead, 0), at - skewGrace}
