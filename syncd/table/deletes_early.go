@@ -1,6 +1,6 @@
 package table
 
-// earlyDeletes is a cache of recent deletes of keys without a record. If two CPUs create and delete a key
+// earlyDeletes is a cache of recent deletes of keys without a record, or with a tombstone. If two CPUs create and delete a key
 // at the same moment, the event of the delete may arrive first. A tombstone for each such delete would let
 // an attacker fill the table with deletes of absent keys. The table therefore keeps a small cache, which it
 // creates at the first such delete. If the cache drops an entry too early, the scan finds the difference.

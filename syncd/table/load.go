@@ -119,7 +119,7 @@ func (t *Table) loadKnown(s uint32, value []byte) Outcome {
 }
 
 // AdoptedVersion is the version of records that a node found in its map and that no peer had, until they
-// change. It is below all other versions, because the time of the last write is not available. A node that
+// change. It is below all other versions except NamedVersion, because the time of the last write is not available. A node that
 // was isolated meanwhile and that has the record with its real version therefore wins. Options.AdoptVersion replaces it for
 // records of this node.
 const AdoptedVersion Version = 2
