@@ -14,7 +14,7 @@ import (
 // no peer has the records. Adopt then restores the version and the owner of each entry that has not changed since, so that
 // the owner finds out which of its entries have ended meanwhile, as if its peers had not been stopped.
 //
-// Restored versions are below those of all other records, and in the order of the original ones. A delete by the owner is
+// Restored versions are below those of all other records, except for AdoptedVersion and NamedVersion, and in the order of the original ones. A delete by the owner is
 // just above the restored record. Entries without proof that they have not changed get Options.AdoptVersion, those that have
 // changed the next one. Both are above all restored records and their deletes, so that such an entry stays on all nodes.
 
@@ -112,6 +112,13 @@ func (t *Table) hashStop(seed uint64, s uint32, buf []byte) (key, content uint64
 	return xxh3.HashSeed(buf[:t.opt.KeySize], seed), xxh3.HashSeed(buf, seed), buf
 }
 
+// maxFound limits what changes can add to the version of an entry that a start has found, without a time of their own.
+const maxFound = 1 << 20
+
+// isFound reports whether a version is that of an entry that a start has found, or one above it without a time: a delete, or
+// another value that a later start has found.
+func isFound(v Version) bool { return v >= RestoredVersions && v < RestoredVersions+maxFound }
+
 // restoredVersion returns the version with which a record is restored. It is not below RestoredVersions if the record
 // cannot be restored.
 func restoredVersion(v Version) Version {
@@ -125,7 +132,7 @@ func restoredVersion(v Version) Version {
 // 0 if the time of the last change is not known.
 func OriginalVersion(v Version) Version {
 	switch {
-	case v <= minRestored, v == RestoredVersions, v == RestoredVersions+1:
+	case v <= minRestored, isFound(v):
 		return 0
 	case v < RestoredVersions:
 		return v - minRestored + RestoredVersions
@@ -187,7 +194,7 @@ func (t *Table) stopped(s uint32) (Version, Owner) {
 	}
 	// An entry that the last start has found is newer than all that were restored then. Its owner started then.
 	v, owner := m.version, t.owners.list[m.owner].Owner
-	if v == RestoredVersions || v == RestoredVersions+1 {
+	if isFound(v) {
 		v = max(v, Version(owner.Incarnation)+v-RestoredVersions)
 	}
 	return restoredVersion(v), owner
