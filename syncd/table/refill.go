@@ -6,8 +6,11 @@ package table
 func (tx *Tx) Refill() {
 	t := tx.t
 	for _, list := range [...]uint32{order, unversioned} {
-		for s := t.meta(list).next; s != list; s = t.meta(s).next {
+		for s, next := t.meta(list).next, uint32(0); s != list; s = next {
 			m := t.meta(s)
+			if next = m.next; m.is(flagHeld) && t.isRestored(m.version) {
+				t.moveTail(s) // see Record.Undecided
+			}
 			m.flags &^= flagWritten | flagEntry | flagEvicted | flagDeleteSeen | flagPacketDelete
 			t.unrelease(m)
 			t.unhold(m)

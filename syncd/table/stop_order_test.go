@@ -119,3 +119,39 @@ func TestNamedEntriesAreNotStopped(t *testing.T) {
 		}
 	})
 }
+
+// TestFoundEntryThatChangedTwice: a node has found an entry, another one a changed copy of it, and a third one another change. It
+// is above all restored records when its node stops again.
+func TestFoundEntryThatChangedTwice(t *testing.T) {
+	r := newRig(t, restores, sameMap, func(o *Options) { o.Self.Incarnation = uint64(stopTime) })
+	r.load(Accepted, "k", "third")
+	r.remote(Accepted, int64(stopTime), older, RestoredVersions+1, "k", "second")
+	r.adopt()
+	r.want("k", fmt.Sprintf("third v%d a%d", RestoredVersions+2, stopTime))
+	r.tab.View(func(tx *Tx) {
+		s := tx.Stop(1)
+		if e := s.at(0); e.version != restored(2) {
+			t.Errorf("version of the entry: got %d, want that of the start, %d", e.version, restored(2))
+		}
+	})
+	if got := OriginalVersion(RestoredVersions + 2); got != 0 {
+		t.Errorf("time of the entry: got %d, want none", got)
+	}
+}
+
+// TestUndecidedRecordInANewMap: the load balancer replaces its map before a node has decided about an absent entry. The record was only
+// named before, and is sent now.
+func TestUndecidedRecordInANewMap(t *testing.T) {
+	r := clearRig{newRig(t, restores, holdClears, sameMap)}
+	r.tab.Update(func(tx *Tx) { tx.DelayAbsent(); tx.BeginLoad(); tx.EndLoad() })
+	r.adopt()
+	for i := range 2 {
+		r.remote(Accepted, int64(stopTime), older, restored(i), fmt.Sprint("k", i), "v")
+	}
+	r.remote(Accepted, int64(stopTime), peer, stopTime, "other", "v")
+	r.refill()
+	r.wantOrder("otherk0k1")
+	if got := r.write(); got != "k0k1other" && got != "otherk0k1" {
+		t.Errorf("entries written: got %q, want all", got)
+	}
+}
