@@ -103,8 +103,15 @@ func (t *Table) selected(m *meta, sel *Selection) bool {
 // remove makes a record a tombstone of this node. The writer deletes the entry even if the table has
 // evidence that the kernel does not hold it, such as an eviction or a failed write.
 func (t *Table) remove(s uint32, now int64) {
+	t.removeAs(s, max(t.versionAt(now), t.meta(s).version+1), now)
+}
+
+// removeNext is remove with the next version of the record, which loses against each later change.
+func (t *Table) removeNext(s uint32, now int64) { t.removeAs(s, t.meta(s).version+1, now) }
+
+// removeAs is remove with a version.
+func (t *Table) removeAs(s uint32, v Version, now int64) {
 	m := t.meta(s)
-	v := max(t.versionAt(now), m.version+1)
 	t.markDirty(s)
 	t.put(s, nil, true, now)
 	m.setCPU(cpuNone) // no event of a CPU removed it

@@ -156,12 +156,9 @@ func (t *Table) takeOverUsed(s uint32, now int64) {
 	t.stats.TakeoversUsed++
 }
 
-// expireTakenOver deletes a record and its entry. The next version loses against each later change.
+// expireTakenOver deletes a record and its entry.
 func (t *Table) expireTakenOver(s uint32, now int64) {
-	v := t.meta(s).version + 1
-	t.put(s, nil, true, now)
-	t.markDirty(s)
-	t.stamp(s, v, selfID)
+	t.removeNext(s, now)
 	t.stats.TakeoversExpired++
 }
 
