@@ -100,8 +100,8 @@ type clears struct {
 	// wall clock endedAt in nanoseconds. Deletes that began to wait later do not belong to it.
 	active, ending bool
 	endedAt        int64
-	// decided is true if an operator has decided that the entries of an active clear stay.
-	decided bool
+	// decided is true if an operator has decided that the entries of an active clear stay, absentKept the same of absentCleared.
+	decided, absentKept bool
 	// restoring is true from the end of a clear until its entries are restored. Before allowed is set, none is.
 	restoring, allowed bool
 	// clear is the latest clear.
@@ -122,6 +122,7 @@ func (t *Table) holdDelete(c *Change, s uint32) Outcome {
 			t.requestReread(s) // the load balancer may have written the entry since
 			return Stale
 		}
+		m.flags &^= flagLateWrite
 		m.noteEvidence(c)
 		return Unchanged
 	}
@@ -132,7 +133,7 @@ func (t *Table) holdDelete(c *Change, s uint32) Outcome {
 	if _, wins := t.winningVersion(c, s); !wins {
 		return Stale
 	}
-	again := t.uncertain(c, m)
+	again, late := t.uncertain(c, m), t.lateWrite(c, m)
 	t.clearDirty(s)
 	t.invalidateReadings(s)
 	e := heldDelete{
@@ -141,7 +142,7 @@ func (t *Table) holdDelete(c *Change, s uint32) Outcome {
 		again: m.is(flagCleared) && caller.ID != 0 && caller.Process == x.clear.Caller.Process,
 	}
 	m.noteEvidence(c)
-	m.flags = m.flags&^(flagEntry|flagWritten) | flagHeld
+	m.flags = m.flags&^(flagEntry|flagWritten) | flagHeld | late
 	x.held++
 	x.latest = max(x.latest, e.since)
 	x.push(e)
@@ -206,7 +207,7 @@ func (x *clears) callerIndex(c Caller) uint8 {
 // unhold ends the waiting of a delete without entering it.
 func (t *Table) unhold(m *meta) {
 	if m.is(flagHeld) {
-		m.flags &^= flagHeld | flagDoubted
+		m.flags &^= flagHeld | flagDoubted | flagLateWrite
 		t.clears.held--
 	}
 }
@@ -218,6 +219,10 @@ func (t *Table) presentAgain(c *Change, s uint32) bool {
 	if c.Time < m.seen || c.Context == ContextReread && t.predates(c, s) {
 		m.flags |= flagDoubted
 		t.requestReread(s)
+		return false
+	}
+	if t.isLateWrite(c, s) {
+		m.noteEvidence(c)
 		return false
 	}
 	if c.Context != ContextReread && m.lastCPU() != c.CPU && c.Time-m.seen <= timestampMargin {
@@ -295,8 +300,7 @@ func (tx *Tx) SettleDeletes(now int64, ended func(Process) bool, limit int) (mor
 	if first.since > x.passed {
 		if e := t.clearEvidence(&first, ended); e.isClear() {
 			x.active = true
-			x.clear = Clear{At: first.when, Entries: x.held, Caller: e.caller}
-			t.stats.Clears++
+			t.beginClear(Clear{At: first.when, Entries: x.held, Caller: e.caller})
 			return t.settleClear(now, ended, limit)
 		}
 		x.passed = now - deleteDelay
@@ -332,7 +336,7 @@ func (t *Table) settleClear(now int64, ended func(Process) bool, limit int) (mor
 			return false
 		}
 		if e := x.pop(); t.isHeld(&e) {
-			t.restoreHeld(e.slot)
+			t.restoreHeld(e.slot, x.decided)
 		}
 	}
 	x.endClear()
@@ -349,11 +353,11 @@ func (x *clears) endClear() {
 	x.endRestore()
 }
 
-// restoreHeld makes the writer restore the entry of a delete that waits.
-func (t *Table) restoreHeld(s uint32) {
+// restoreHeld makes the writer restore the entry of a delete that waits. kept reports that an operator has decided that it stays.
+func (t *Table) restoreHeld(s uint32, kept bool) {
 	t.markDirty(s)
 	t.moveTail(s)
-	if !t.clears.decided {
+	if !kept {
 		t.meta(s).flags |= flagCleared
 	}
 	t.stats.Cleared++
@@ -366,6 +370,7 @@ func (t *Table) enterHeld(e heldDelete) {
 		return
 	}
 	m := t.meta(e.slot)
+	late := m.is(flagLateWrite)
 	t.unhold(m)
 	c := Change{Key: t.key(e.slot), Time: max(e.when, m.seen), Op: OpDelete, Context: ContextSyscall, CPU: m.lastCPU()}
 	switch {
@@ -384,9 +389,7 @@ func (t *Table) enterHeld(e heldDelete) {
 	if at := t.versionAt(e.when); at > m.version {
 		v = at
 	}
-	written := m.is(flagWritten) // since the delete, by a write that was in progress
-	t.enter(&c, e.slot, v)
-	if written {
+	if t.enter(&c, e.slot, v); late {
 		m.flags |= raced
 		t.requestReread(e.slot)
 	}

@@ -1,7 +1,16 @@
 package table
 
+// beginClear makes a clear the latest one. DecideClear does not concern the entries of the former one any more: they stay.
+func (t *Table) beginClear(c Clear) {
+	for s := firstSlot; s < t.allocated; s++ {
+		t.meta(s).flags &^= flagCleared
+	}
+	t.clears.clear = c
+	t.stats.Clears++
+}
+
 // DecideClear makes the decision of an operator about the latest clear. With release, the deletes of the clear are
-// entered: those of entries that have not changed since. Otherwise the entries stay, and a clear that has not ended is
+// entered: those of entries that have not changed since, also by a change of another node that arrives later. Otherwise the entries stay, and a clear that has not ended is
 // restored by the next SettleDeletes. from is 0 in the first call, and later next of the call before. DecideClear looks at up
 // to limit records. It returns the number of those that it has decided about, and next = 0 at the end. now is the wall
 // clock in nanoseconds.
@@ -12,6 +21,7 @@ func (tx *Tx) DecideClear(release bool, now int64, from uint32, limit int) (n in
 	if !release && x.active {
 		x.ending, x.endedAt, x.decided = true, now, true
 	}
+	x.absentKept = x.absentKept || !release && x.absentCleared
 	s := max(from, firstSlot)
 	for ; s < t.allocated && limit > 0; s++ {
 		limit--
@@ -26,7 +36,7 @@ func (tx *Tx) DecideClear(release bool, now int64, from uint32, limit int) (n in
 			// The map lacks the entry. If the load balancer has written it since, a reread finds that.
 			t.enterHeld(heldDelete{when: m.seen, version: m.version, slot: s})
 		case release && !t.protected(s):
-			t.remove(s, now)
+			t.removeNext(s, now)
 		case !held:
 			m.flags &^= flagCleared
 		}

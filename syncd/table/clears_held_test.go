@@ -133,6 +133,72 @@ func TestReleaseIsOfOneClear(t *testing.T) {
 	r.wantLive(300, 600, 2)
 }
 
+// TestReleaseOfTheLatestClear: a release concerns the latest clear only. The entries of the one before stay, whether an operator has
+// decided that, before or after the identity of the map was removed, or not.
+func TestReleaseOfTheLatestClear(t *testing.T) {
+	seen := func(t *testing.T) clearRig {
+		r := newClearRig(t, 200)
+		r.clear(0, 200, later, young)
+		return r
+	}
+	atStart := func(t *testing.T) clearRig {
+		r := clearRig{newRig(t, holdClears, sameMap)}
+		for i := range 200 {
+			r.remote(Accepted, startTime, older, Version(startTime), fmt.Sprint("k", i), "v")
+		}
+		return r
+	}
+	keep := func(r clearRig) { r.tab.Update(func(tx *Tx) { tx.DecideClear(false, later+6*second, 0, 10000) }) }
+	nothing := func(clearRig) {}
+	for name, c := range map[string]struct {
+		begin         func(*testing.T) clearRig
+		before, after func(clearRig)
+	}{
+		"seen, kept before":         {seen, keep, nothing},
+		"seen, kept after":          {seen, nothing, keep},
+		"seen, undecided":           {seen, nothing, nothing},
+		"at the start, kept before": {atStart, keep, nothing},
+		"at the start, undecided":   {atStart, nothing, nothing},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := c.begin(t)
+			r.tab.Update(func(tx *Tx) {
+				for tx.SettleDeletes(later+5*second, nil, 10) {
+				}
+				if _, awaited := tx.RestoresClear(); !awaited {
+					t.Fatal("clear: got none that waits for the identity, want one")
+				}
+			})
+			c.before(r)
+			r.settle(later+6*second, later+6*second, nil)
+			c.after(r)
+			r.wantLive(200, 200, 1)
+			r.write()
+			r.takeRereads()
+			n := 4600 // 95 % of the entries
+			r.create(300, n, later+10*second)
+			r.clear(300, n, later+100*second, young)
+			r.settle(later+101*second, later+106*second, nil)
+			r.tab.Update(func(tx *Tx) { tx.DecideClear(true, later+110*second, 0, 100_000) })
+			if s := r.tab.Stats(); s.Live != 200 || s.Clears != 2 {
+				t.Errorf("after the release: got %d live, %d clears, want the 200 entries of the first one, and 2", s.Live, s.Clears)
+			}
+		})
+	}
+}
+
+// TestReleaseAfterAPeersChange: a peer has taken over an entry of a clear, and this node receives that after the release. The entry
+// stays.
+func TestReleaseAfterAPeersChange(t *testing.T) {
+	r := newClearRig(t, 200)
+	r.clear(0, 200, later, young)
+	r.settle(later+second, later+6*second, nil)
+	r.write()
+	r.tab.Update(func(tx *Tx) { tx.DecideClear(true, later+100*second, 0, 100_000) })
+	r.want("k7", fmt.Sprintf("- v%d a100 dirty", startTime+8))
+	r.remote(Accepted, later+101*second, peer, Version(later+50*second), "k7", "use")
+}
+
 // TestReleaseDeletesNoNewEntry: an operator releases a clear. The load balancer has written some entries again, which a reread
 // has yet to decide, or a scan to find. The release does not delete them from the map.
 func TestReleaseDeletesNoNewEntry(t *testing.T) {

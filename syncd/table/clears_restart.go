@@ -21,11 +21,12 @@ func (t *Table) holdAbsent(d *Delta, h, s uint32, now int64) (done bool) {
 	case t.meta(s).live() && !t.meta(s).is(flagHeld), !t.meta(s).live() && !t.meta(s).is(flagUnversioned):
 		return false
 	}
+	m := t.meta(s)
+	late := m.flags & flagLateWrite
 	t.put(s, d.Value, false, now)
 	t.clearDirty(s)
 	t.stampDelta(s, d, now)
-	m := t.meta(s)
-	m.flags |= flagHeld
+	m.flags |= flagHeld | late
 	t.clears.held++
 	t.clears.absent.push(heldDelete{when: now, version: m.version, slot: s})
 	if t.unscanned {
@@ -60,8 +61,7 @@ func (t *Table) settleAbsent(limit int) (more bool) {
 	if !x.absentDecided {
 		x.absentDecided, x.absentCleared = true, t.absentIsClear()
 		if x.absentCleared {
-			x.clear = Clear{At: x.absent.peek().when, Entries: x.absent.len()}
-			t.stats.Clears++
+			t.beginClear(Clear{At: x.absent.peek().when, Entries: x.absent.len()})
 		}
 	}
 	if x.absentCleared && !x.mayRestore() {
@@ -79,15 +79,15 @@ func (t *Table) settleAbsent(limit int) (more bool) {
 		switch {
 		case !t.isHeld(&e):
 		case x.absentCleared:
-			t.restoreHeld(e.slot)
+			t.restoreHeld(e.slot, x.absentKept)
 		default:
 			t.deleteAbsent(e.slot)
 		}
 	}
-	if x.absentCleared {
+	if x.absentCleared && !x.absentKept {
 		x.clear.Restored = true
 	}
-	x.absentDecided, x.absentCleared, x.absentDue = false, false, false
+	x.absentDecided, x.absentCleared, x.absentKept, x.absentDue = false, false, false, false
 	x.endRestore()
 	return false
 }
@@ -96,6 +96,9 @@ func (t *Table) settleAbsent(limit int) (more bool) {
 func (t *Table) deleteAbsent(s uint32) {
 	m := t.meta(s)
 	v := m.version + 1
+	if m.is(flagLateWrite) {
+		t.markDirty(s)
+	}
 	t.put(s, nil, true, t.now)
 	t.stamp(s, v, selfID)
 }

@@ -55,3 +55,45 @@ func TestRecordsAfterAWaitingDeleteDuringAWrite(t *testing.T) {
 	r.remote(Accepted, later+second, older, 20, "k", "-")
 	r.want("k", "- v20 a90 dirty")
 }
+
+// TestWaitingDeleteOfAWrittenEntry: a process deletes an entry that syncd writes at that time, and has written before, or that a node
+// has left. A reread finds the value that syncd has written, which does not end the delete. Another value does.
+func TestWaitingDeleteOfAWrittenEntry(t *testing.T) {
+	for _, o := range []Owner{older, other} {
+		for _, found := range []string{"v", "w"} {
+			r := newClearRig(t, 200)
+			r.setGone("c", true)
+			r.remote(Accepted, startTime+second, o, Version(startTime), "k", "v")
+			r.write()
+			r.takeRereads()
+			r.deleteDuringWrite("k")
+			for i := range int64(10) {
+				now := later + (i+1)*second
+				if r.takeRereads() == "k" {
+					r.tab.Update(func(tx *Tx) {
+						tx.Local(&Change{Key: pad("k", keySize), Value: pad(found, valueSize), Time: now, Context: ContextReread})
+					})
+				}
+				r.settle(now, now, nil)
+			}
+			if deleted := r.state("k")[0] == '-'; deleted != (found == "v") {
+				t.Errorf("entry of %s, found %s: got %s, want it deleted: %t", o.Node, found, r.state("k"), found == "v")
+			}
+		}
+	}
+}
+
+// TestAbsentEntryDeletedDuringAWrite: peers send a newer record of an earlier incarnation while a delete waits that came during a write.
+// Once the absence counts, the writer deletes what syncd may have written.
+func TestAbsentEntryDeletedDuringAWrite(t *testing.T) {
+	r := newClearRig(t, 200, sameMap)
+	r.tab.Update((*Tx).DelayAbsent)
+	r.load(Accepted, "k", "v")
+	r.remote(Accepted, startTime+second, older, 10, "k", "v")
+	r.adopt()
+	r.deleteDuringWrite("k")
+	r.remote(Accepted, later+second, older, 20, "k", "newer")
+	r.tab.Update((*Tx).DecideAbsent)
+	r.settle(later+2*second, later+6*second, nil)
+	r.want("k", "- v21 a100 dirty")
+}

@@ -153,8 +153,8 @@ func (t *Table) replaces(d *Delta, s uint32, opt *RemoteOptions) bool {
 // not be dirty, as the content of the kernel.
 func (t *Table) kernelDiffers(d *Delta, s uint32) bool {
 	m := t.meta(s)
-	if m.is(flagHeld) && m.is(flagWritten) {
-		return true // a write was in progress at the time of the delete
+	if m.is(flagLateWrite) {
+		return true
 	}
 	// An evicted entry has left the kernel map. The entry of a released tombstone may still be in it.
 	inKernel := (m.live() || m.is(flagReleased)) && !m.is(flagEvicted|flagHeld)

@@ -46,8 +46,8 @@ func (t *Table) mergeOwn(d *Delta, h, s uint32, now int64, opt RemoteOptions) (o
 		return Accepted, true
 	}
 	if m.is(flagHeld) {
-		if m.is(flagWritten) {
-			t.markDirty(s) // a write was in progress at the time of the delete
+		if m.is(flagLateWrite) {
+			t.markDirty(s)
 		}
 		t.put(s, nil, true, now) // the map lacks the entry
 	}

@@ -93,6 +93,9 @@ const (
 	// flagSuperseded: a live peer has a newer record of the key that this node has filtered. See NoteSuperseded.
 	flagSuperseded
 
+	// flagLateWrite: a write by syncd may have brought the entry of a record with flagHeld back. Such a record is not dirty.
+	flagLateWrite = flagRedo
+
 	// flagsOfSlot are the flags that stay when a slot is released and used again.
 	flagsOfSlot = flagInRereads | flagInFailures | flagInEvicted | flagInReleased
 )

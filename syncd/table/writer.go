@@ -82,7 +82,7 @@ func (tx *Tx) Applied(ref Ref, v Version, err error) {
 		switch {
 		case err != nil:
 		case m.is(flagHeld):
-			m.flags |= flagWritten // the map may have the entry again: see enterHeld
+			m.flags |= flagWritten | flagLateWrite
 		case m.version != v:
 			t.overtaken(s)
 		}
