@@ -151,8 +151,8 @@ func TestClearOfADrainedLRUMap(t *testing.T) {
 	}
 }
 
-// TestWriteAfterAHandoverOfARecordAhead: a peer's clock is ahead, and this node has taken its record over. What this node writes after the
-// handover is not handed over.
+// TestWriteAfterAHandoverOfARecordAhead: a peer's clock is ahead, and this node has taken its record over. A record that this node writes
+// after the handover is not handed over.
 func TestWriteAfterAHandoverOfARecordAhead(t *testing.T) {
 	r := newRig(t, func(o *Options) { o.MaxSkew = 30 * time.Second })
 	r.remote(Accepted, startTime, peer, Version(startTime+50*second), "k", "v")

@@ -43,7 +43,7 @@ func checkInvariants(tb interface {
 				tb.Fatalf("tombstone in slot %d is not queued for compaction", s)
 			case (m.is(flagExpired) && m.live()) || (m.is(flagReleased) && !m.is(flagExpired)):
 				tb.Fatalf("slot %d has flags %b", s, m.flags)
-			case m.is(flagFailed|flagRedo|flagNotHeld) && !m.is(flagDirty):
+			case m.is(flagFailed|flagNotHeld) && !m.is(flagDirty), m.is(flagRedo) && !m.is(flagDirty|flagHeld):
 				tb.Fatalf("slot %d has flags %b", s, m.flags)
 			case m.is(flagReread) && !m.is(flagDirty) && !m.is(flagInRereads):
 				tb.Fatalf("slot %d needs a reread and is not queued", s)

@@ -181,7 +181,7 @@ type RemoteOptions struct {
 	// Acknowledged is Absence.Acknowledged for the sender: it may not have received newer records of its earlier
 	// incarnations above that position. It is not authoritative for those.
 	Acknowledged uint64
-	// Before is Absence.Before for an answer with Touch. The answer is no evidence against later records.
+	// Before is Absence.Before for an answer with Touch. The answer proves nothing about later records.
 	Before uint64
 	// Replace selects the deltas that replace a record although they are not above it.
 	Replace Replace

@@ -7,8 +7,8 @@ package table
 // owned records at the last stop of this node, over another restored one. The table also defends a record of a
 // live node against records of an earlier incarnation of this node, which any peer may send. These have a version later
 // than the start of this incarnation, or arrive after the entries of the start are adopted: the peers have sent this
-// node's own records by then, and one peer could change the entries of all live nodes in its name. Restored records of this
-// node are no exception.
+// node's own records by then, and one peer could change the entries of all live nodes in its name. That includes restored
+// records of this node.
 //
 // Tables converge, although another node may have accepted the delta that this node refused. Two cases
 // exist. If the defended record is this node's, or the delta has this node as its owner, this node sends
