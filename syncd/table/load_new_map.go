@@ -39,12 +39,22 @@ func (tx *Tx) LoadNewMap(c *Change, complete bool) Outcome {
 			return t.loadCopy(c, s)
 		}
 	}
+	if s != 0 {
+		t.loadOwn(c, s)
+	}
 	t.finishChange()
 	if s == 0 && !complete && !c.Read.markedAbsent(h) {
 		return tx.Load(c.Key, c.Value)
 	}
 	c.Context = ContextProcess
 	return tx.Local(c)
+}
+
+// loadOwn notes that a new map holds the record of a key. The writer might replace a later change by it.
+func (t *Table) loadOwn(c *Change, s uint32) {
+	if m := t.meta(s); m.live() && t.ours(m.owner) && !m.is(flagUnversioned) && t.equalCarried(s, c.Value) && !c.Read.isStale(s) {
+		t.clearDirty(s)
+	}
 }
 
 // loadCopy handles an entry of a new map whose record a live peer owns, or that equals the record of another node.

@@ -296,3 +296,17 @@ func TestScanAfterARestoreThatANewMapMakesNeedless(t *testing.T) {
 		return tx.Scanned(&Change{Key: pad("k", keySize), Value: pad("w", valueSize), Time: 5 * second, Context: ContextReread})
 	})
 }
+
+// TestNewMapWithOwnRecords: the writer does not write records of this node that a new map has already, because the load balancer may
+// have changed an entry since.
+func TestNewMapWithOwnRecords(t *testing.T) {
+	r := newRig(t)
+	r.local(Accepted, second, "update k v packet 0")
+	r.local(Accepted, second, "update l v packet 0")
+	r.write()
+	r.refill()
+	r.newMap(Unchanged, 2*second, "k", "v")
+	if got := r.write(); got != "l" {
+		t.Errorf("written: got %q, want only the record that the map lacks", got)
+	}
+}

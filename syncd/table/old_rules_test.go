@@ -2,6 +2,7 @@ package table_test
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"flag"
 	"os"
@@ -20,7 +21,7 @@ var oldRules = flag.String("sim.oldrules", "", "regular expression: TestSimulati
 // because it was wrong. It replaces a part of a file, in which old occurs once.
 type oldRule struct {
 	name, file, old, new string
-	any                  bool // TestSimulationDeletesAny finds it, not TestSimulation
+	test                 string // the test that finds it; empty: TestSimulation
 }
 
 // oldRuleSeeds is the number of seeds within which the simulation must find each of oldRuleList.
@@ -51,10 +52,7 @@ func TestSimulationFindsOldRules(t *testing.T) {
 
 // check fails unless the simulation finds the rule.
 func (r *oldRule) check(t *testing.T) {
-	name, first := "TestSimulation", *simFirst
-	if r.any {
-		name = "TestSimulationDeletesAny"
-	}
+	name, first := cmp.Or(r.test, "TestSimulation"), *simFirst
 	if first == 0 {
 		first = 1
 	}

@@ -19,6 +19,9 @@ func reuseTable(old *Table, o Options) *Table {
 	t.index.init()
 	t.digester.init(&t.opt)
 	t.owners.init(o.Self, &t.digester)
+	for _, w := range o.Stop.Owners {
+		t.owners.stopped[w.Node] = true
+	}
 	t.log.init(&t.opt)
 	if l := &old.log; len(l.chunks) > 0 {
 		l.chunks[0].reset()

@@ -99,7 +99,7 @@ func (t *Table) prefetchSlots(keys []byte, slots *[PrefetchBatch]uint32) {
 func (t *Table) scanUnchanged(s uint32, c *Change) bool {
 	m := t.meta(s)
 	if s < firstSlot || m.is(flagFree|flagTombstone|flagDirty|flagUncertain|flagEvicted|flagUnsent|flagHeld) ||
-		!bytes.Equal(t.key(s), c.Key) || !bytes.Equal(t.value(s), c.Value) {
+		!bytes.Equal(t.key(s), c.Key) || !bytes.Equal(t.value(s), c.Value) || t.showsTimer(c, m) {
 		return false
 	}
 	t.markScanned(s)

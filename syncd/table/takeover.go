@@ -179,7 +179,12 @@ func (t *Table) lacksTimer(value []byte) bool {
 // the entry, and deletes the entry by it.
 func (t *Table) noteTimer(c *Change, s uint32) {
 	m := t.meta(s)
-	if c.Op == OpUpdate && len(t.opt.Timers) > 0 && m.is(flagEntry) && !t.lacksTimer(c.Value) && !t.predatesWrite(c, s) {
+	if c.Op == OpUpdate && t.showsTimer(c, m) && !t.predatesWrite(c, s) {
 		m.flags &^= flagEntry
 	}
+}
+
+// showsTimer reports whether a value that was read has a timer, and the table takes the entry for one without a timer.
+func (t *Table) showsTimer(c *Change, m *meta) bool {
+	return len(t.opt.Timers) > 0 && m.is(flagEntry) && !t.lacksTimer(c.Value)
 }

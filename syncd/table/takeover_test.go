@@ -291,3 +291,21 @@ func TestTimerPreventsExpiry(t *testing.T) {
 	r.expireTakenOver(4000 * second)
 	r.wantLive("kl", "l")
 }
+
+// TestTimerWithKnownBytesPreventsExpiry: the record has the bytes of a timer from before a write of syncd, and the data plane sets
+// up a timer with the same bytes.
+func TestTimerWithKnownBytesPreventsExpiry(t *testing.T) {
+	r := newRig(t, withTimer)
+	r.local(Accepted, second, "update k v packet 0")
+	r.scanned(Unchanged, 2*second, nil, "k", armed)
+	r.tab.Update((*Tx).Refill)
+	r.writer = r.tab.NewCursor(0)
+	r.write()
+	var read Reading
+	r.tab.Update(func(tx *Tx) { tx.BeginReading(&read) })
+	r.tab.Update(func(tx *Tx) { tx.ScannedAll(&read, 3*second, pad("k", keySize), []byte(armed)) })
+	r.tab.Update(func(tx *Tx) { tx.EndReading(&read) })
+	r.expireTakenOver(1000 * second)
+	r.expireTakenOver(2000 * second)
+	r.wantLive("k", "k")
+}

@@ -16,6 +16,15 @@ func valueText(b []byte) string {
 	return fmt.Sprintf("#%d.%d", v.Number(), v[volatileByte])
 }
 
+// valueText returns a value of the table as text.
+func (d *Daemon) valueText(b []byte) string {
+	if d.layout == 0 || len(b) == 0 {
+		return valueText(b)
+	}
+	v := d.value(b)
+	return valueText(v[:])
+}
+
 // Content is a record in a form that is comparable between nodes. Positions, dirty marks and evidence
 // are local to a node, so they are left out.
 type Content struct {
@@ -42,11 +51,11 @@ func (c Content) String() string {
 // content returns what a node's table holds of a key. Without a record, it returns the zero Content.
 func (n *Node) content(tx *table.Tx, key int) (c Content) {
 	var r table.Record
-	if !tx.Get(n.world.keys[key][:], &r) {
+	if !tx.Get(n.Daemon.key(key), &r) {
 		return c
 	}
 	c = Content{Known: true, Dead: r.Delete, expired: r.Expired || r.Inferred, version: r.Version, Owner: tx.Owner(r.Owner)}
-	copy(c.Value[:], r.Value)
+	c.Value = n.Daemon.value(r.Value)
 	return c
 }
 
@@ -95,6 +104,9 @@ func (w *World) compareTables(a, b *Node) (err error) {
 				}
 			}
 			for _, n := range w.Nodes {
+				if a.Daemon.layout != b.Daemon.layout {
+					break // their digests do not compare
+				}
 				x := ta.Digest(n.Name, nil)
 				if y := tb.Digest(n.Name, nil); x != y {
 					err = fmt.Errorf("digest of %s is %v on %s and %v on %s", n.Name, x, a.Name, y, b.Name)
@@ -117,8 +129,8 @@ func (c *Content) same(o *Content, masked bool) bool {
 		return true // a table that does not hold the key does not hold its expiry either
 	}
 	if masked {
-		x.Value[volatileByte], x.Value[localByte] = 0, 0
-		y.Value[volatileByte], y.Value[localByte] = 0, 0
+		x.Value[timerByte], x.Value[volatileByte], x.Value[localByte] = 0, 0, 0
+		y.Value[timerByte], y.Value[volatileByte], y.Value[localByte] = 0, 0, 0
 	}
 	return x == y
 }
@@ -168,21 +180,21 @@ func (n *Node) checkMap() (err error) {
 // countsAsEvicted reports whether a table treats a key as evicted by the map. The daemon then does not
 // write the entry again.
 func (n *Node) countsAsEvicted(key int) bool {
-	return n.Daemon.internals().Evicted(n.Daemon.tab, n.world.keys[key][:])
+	return n.Daemon.internals().Evicted(n.Daemon.tab, n.Daemon.key(key))
 }
 
 // released reports whether the map still holds an entry in the state in which its owner released it.
 // Neither the table nor the map restores or deletes such an entry.
 func (n *Node) released(key int) bool {
-	value := n.Daemon.internals().Released(n.Daemon.tab, n.world.keys[key][:])
-	return value != nil && n.equalValues(Value(value), n.Daemon.m.entries[key].value)
+	value := n.Daemon.internals().Released(n.Daemon.tab, n.Daemon.key(key))
+	return value != nil && n.equalValues(n.Daemon.value(value), n.Daemon.m.entries[key].value)
 }
 
 // equalValues compares the value of a record with the value in the map. A field without events is as
 // old as the last scan.
 func (n *Node) equalValues(v, e Value) bool {
 	if n.opt.Carried != nil {
-		v[localByte] = e[localByte]
+		v[localByte], v[timerByte] = e[localByte], e[timerByte]
 		if !n.world.scans {
 			v[volatileByte] = e[volatileByte]
 		}

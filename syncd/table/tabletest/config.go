@@ -29,6 +29,7 @@ type config struct {
 
 	shared      sharedFaults
 	environment environment
+	layouts     layoutFaults
 }
 
 // newRun creates the cluster of a seed. The order of the draws is part of the meaning of a seed.
@@ -39,6 +40,7 @@ func newRun(t *testing.T, seed uint64, o *SimulationOptions, tables *Tables) *si
 	r.drawConfig()
 	r.drawSharedFaults()
 	r.drawEnvironment(o.DeletesAny)
+	r.drawLayoutFaults()
 	for i := range r.keySpace() {
 		// All load balancers write a key without a home. The model then checks only that nodes agree.
 		k := modelKey{home: -1}
@@ -58,6 +60,7 @@ func newRun(t *testing.T, seed uint64, o *SimulationOptions, tables *Tables) *si
 	}
 	r.configureSharedFaults()
 	r.configureEnvironment()
+	r.configureLayoutFaults()
 	return r
 }
 

@@ -16,6 +16,7 @@ func (w *World) Heal() {
 		n.endFilters()
 	}
 	w.healEnvironment()
+	w.equalLayouts()
 	if w.Model != nil {
 		// From now on, the model requires that no record is lost.
 		w.Model.heal()

@@ -16,6 +16,10 @@ type Daemon struct {
 	n    *Node        // its host
 	self table.Owner  // the incarnation is the clock at the start
 	tab  *table.Table // nil until the first map is attached
+	// layout is that of the table. converted is set until the first map of a converted table is read. epoch is the number of
+	// conversions: positions of different epochs are unrelated.
+	layout, epoch int
+	converted     bool
 
 	// The map of the table, as in syncd/daemon/replica.go.
 	m               *Map                // nil: no map is attached
@@ -38,6 +42,8 @@ type Daemon struct {
 	wallStep  int64 // the step of the wall clock that the table has
 	scanning  bool  // a scan is in progress
 	scanPlace int   // the position in the map that the scan has reached
+	// scanBegan and scanDone are the times in ns at which the scan, and the latest complete one, began.
+	scanBegan, scanDone int64
 	// expiredEarly is the number of tombstones that the model has as forgotten early.
 	expiredEarly uint64
 	// scanExpired is the number of tombstones that were forgotten before the scan began.
@@ -131,13 +137,14 @@ func (d *Daemon) attach() {
 	if !d.wasOffered {
 		o := n.opt
 		o.LRU, o.MaxEntries = n.lru, n.room
-		o.Self, o.KeySize, o.ValueSize, o.Seed, o.SameMap = d.self, keySize, valueSize, 1, same
+		o = layouts[n.Map.layout].in(o)
+		o.Self, o.Seed, o.SameMap = d.self, 1, same
 		if same {
 			o.Unheld = n.stateUnheld
 		}
 		o.WallOffset, d.wallStep = n.wallStep, n.wallStep
 		o.Stop = n.takeStop()
-		d.tab = n.world.tables.get(n.world.tb, o)
+		d.tab, d.layout = n.world.tables.get(n.world.tb, o), n.Map.layout
 		if n.leastClear > 0 {
 			d.internals().HoldSmallClears(d.tab, n.leastClear)
 		}
@@ -153,9 +160,12 @@ func (d *Daemon) attach() {
 		d.tab.Update(func(tx *table.Tx) { tx.DelayAbsent(); tx.BeginLoad() })
 	case d.loaded == d.m.ID:
 		d.how = loadAgain
-		d.tab.Update(func(tx *table.Tx) { tx.BeginScan(d.n.world.Now) })
+		d.tab.Update(func(tx *table.Tx) { tx.BeginScan(d.n.clock()) })
 	default:
 		d.how = loadRefill
+		if d.layout != n.Map.layout {
+			d.convert(n.Map.layout)
+		}
 		o := n.opt
 		o.LRU, o.MaxEntries = n.lru, n.room
 		d.tab.Update(func(tx *table.Tx) {
@@ -246,7 +256,7 @@ func (d *Daemon) enter(tx *table.Tx, r *mapRead) {
 		if m := d.n.world.Model; m != nil {
 			m.readCopy(d.n, tx, r)
 		}
-		tx.LoadNewMap(&c, d.synced())
+		tx.LoadNewMap(&c, !d.converted && d.synced())
 	case loadAgain:
 		c.Read = &d.scanReading
 		tx.Scanned(&c)
@@ -255,9 +265,9 @@ func (d *Daemon) enter(tx *table.Tx, r *mapRead) {
 
 // change returns the change that reports a read to the table. It borrows the memory of r.
 func (d *Daemon) change(r *mapRead) table.Change {
-	c := table.Change{Key: d.n.world.keys[r.key][:], Time: r.at, Op: table.OpDelete, Context: table.ContextReread}
+	c := table.Change{Key: d.key(r.key), Time: r.at, Op: table.OpDelete, Context: table.ContextReread}
 	if r.found {
-		c.Op, c.Value = table.OpUpdate, r.value[:]
+		c.Op, c.Value = table.OpUpdate, d.bytes(&r.value)
 	}
 	return c
 }
@@ -279,7 +289,7 @@ func (d *Daemon) replicate() {
 		d.wasOffered = true
 		d.applyGone()
 	}
-	d.loaded, d.serving, d.state = d.m.ID, true, stateSyncing
+	d.loaded, d.serving, d.converted, d.state = d.m.ID, true, false, stateSyncing
 	d.openSyncer()
 	d.n.world.moves++
 }

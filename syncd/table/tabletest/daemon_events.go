@@ -34,9 +34,9 @@ func (d *Daemon) event(e *event) {
 	if d.m == nil || e.mapID != d.m.ID {
 		return
 	}
-	c := table.Change{Key: d.n.world.keys[e.key][:], Time: e.time, CPU: e.cpu, Op: e.op, Context: e.ctx}
+	c := table.Change{Key: d.key(e.key), Time: e.time, CPU: e.cpu, Op: e.op, Context: e.ctx}
 	if e.op == table.OpUpdate {
-		c.Value = e.value[:]
+		c.Value = d.bytes(&e.value)
 	}
 	if d.n.world.keysOnly && e.op == table.OpUpdate {
 		d.tab.Update(func(tx *table.Tx) { tx.RequestRereadOfChange(c.Key) })
@@ -87,7 +87,7 @@ func (d *Daemon) local(c *table.Change) (o table.Outcome) {
 		d.n.world.moves++
 	}
 	if d.n.world.trace != nil {
-		d.n.world.trace("%s %s %s %s by %s: %s", d.n.Name, c.Op, trimmed(c.Key), valueText(c.Value), c.Context, o)
+		d.n.world.trace("%s %s %s %s by %s: %s", d.n.Name, c.Op, d.n.world.name(d.keyNumber(c.Key)), d.valueText(c.Value), c.Context, o)
 	}
 	return o
 }
@@ -118,7 +118,7 @@ func (d *Daemon) unwritten(key int) bool {
 		return false
 	}
 	var r table.Record
-	d.tab.View(func(tx *table.Tx) { tx.Get(d.n.world.keys[key][:], &r) })
+	d.tab.View(func(tx *table.Tx) { tx.Get(d.key(key), &r) })
 	return r.Dirty && !r.Delete
 }
 

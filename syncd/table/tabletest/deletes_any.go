@@ -49,8 +49,8 @@ func (m *Model) holdsLast(n *Node, key int) bool {
 		return false
 	}
 	n.Daemon.tab.View(func(tx *table.Tx) {
-		has = tx.Get(m.world.keys[key][:], &r) && !r.Delete && !r.Dirty && sameValue(Value(r.Value), m.keys[key].last)
-		has = has && (n.ID != m.keys[key].home || Value(r.Value) == n.Map.entries[key].value)
+		has = tx.Get(n.Daemon.key(key), &r) && !r.Delete && !r.Dirty && sameValue(n.Daemon.value(r.Value), m.keys[key].last)
+		has = has && (n.ID != m.keys[key].home || equalBytes(n.Daemon.value(r.Value), n.Map.entries[key].value))
 	})
 	return has
 }
@@ -76,7 +76,7 @@ func (m *Model) homeHasDelete(key int) bool {
 	}
 	var r table.Record
 	known := false
-	d.tab.View(func(tx *table.Tx) { known = tx.Get(m.world.keys[key][:], &r) })
+	d.tab.View(func(tx *table.Tx) { known = tx.Get(d.key(key), &r) })
 	return known && r.Delete && r.Version != 0 && !r.Dirty
 }
 

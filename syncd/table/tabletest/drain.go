@@ -197,7 +197,7 @@ func (m *Model) keptByDrain(n *Node, key int, ctx table.Context, reported bool) 
 		return true
 	}
 	c := n.Daemon.Content(key)
-	return ctx == table.ContextSyscall && c.Live() && (k.handedOver || n.Daemon.handedOver(&c))
+	return (ctx == table.ContextSyscall || n.opt.HasTimer) && c.Live() && (k.handedOver || n.Daemon.handedOver(&c))
 }
 
 // drained reports whether the node has handed over records: by its table, or by the state file if it has none.

@@ -19,7 +19,7 @@ func (m *Model) merged(d *Daemon, tx *table.Tx, key int) {
 	var r table.Record
 	// A peer that was cut off for longer than syncTimeout may have sent an older record already.
 	late := k.gone && k.forgotAt > 0 && m.world.Now-k.forgotAt < syncTimeout
-	if late || (m.pending(d, key) && tx.Get(m.world.keys[key][:], &r) && r.Dirty) {
+	if late || (m.pending(d, key) && tx.Get(d.key(key), &r) && r.Dirty) {
 		k.raceOpen, k.racedBefore = true, true
 	}
 }
@@ -42,7 +42,7 @@ func (m *Model) undecided(d *Daemon, key int) bool {
 	if c.Live() == !k.gone && sameValue(c.Value, k.last) {
 		return false
 	}
-	seen, uncertain := d.internals().Uncertain(d.tab, m.world.keys[key][:])
+	seen, uncertain := d.internals().Uncertain(d.tab, d.key(key))
 	since := k.when + d.n.Offset - seen
 	return uncertain && since >= 0 && since < TimestampMargin
 }
@@ -84,8 +84,8 @@ func (m *Model) LostMap(n *Node) {
 		held := false
 		k.refilled = 0
 		if n.Daemon != nil && n.Daemon.wasOffered && n.Daemon.awaits(i) == 0 {
-			n.Daemon.tab.View(func(tx *table.Tx) { held = tx.Get(m.world.keys[i][:], &r) && !r.Delete })
-			if held == !k.gone && (!held || sameValue(Value(r.Value), k.last)) {
+			n.Daemon.tab.View(func(tx *table.Tx) { held = tx.Get(n.Daemon.key(i), &r) && !r.Delete })
+			if held == !k.gone && (!held || sameValue(n.Daemon.value(r.Value), k.last)) {
 				continue
 			}
 		}

@@ -308,7 +308,7 @@ func (x *exploreState) inbound(l *InboundStream) {
 	if l.sweep {
 		x.position(l.before)
 		x.position(l.merged)
-		x.is(l.coverage.Has(l.to.n.world.keys[0][:]))
+		x.is(l.coverage.Has(l.to.key(0)))
 	}
 	x.table = l.peer
 	x.position(l.position)

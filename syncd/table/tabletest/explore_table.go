@@ -41,4 +41,4 @@ func (e tableEncoder) Owner(o table.Owner) {
 }
 
 // Value adds the number of the write that made the value, by its rank.
-func (e tableEncoder) Value(v []byte) { e.x.value(Value(v)) }
+func (e tableEncoder) Value(v []byte) { e.x.value(e.d.value(v)) }

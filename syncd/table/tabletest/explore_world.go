@@ -172,7 +172,7 @@ func (w *exploreWorld) firstUsed(d *Daemon) bool {
 	if len(d.queue[0]) > 0 || d.tab == nil {
 		return true
 	}
-	cpu, known := d.internals().CPU(d.tab, w.keys[0][:])
+	cpu, known := d.internals().CPU(d.tab, d.key(0))
 	return known && cpu == 0
 }
 
@@ -258,7 +258,7 @@ func (w *exploreWorld) do(a exploreAction) {
 		n.Stop()
 		w.Model.Stopped(n)
 		if k == actLostMap {
-			n.Map = w.NewMap()
+			n.Map = n.newMap()
 			w.Model.LostMap(n)
 		}
 	// In a coarse cluster the peer receives at once.

@@ -74,7 +74,7 @@ func (r *simulation) crash(n *Node) {
 	if r.config.lostMap && r.coin() {
 		r.stats["lost maps"]++
 		// After a reboot, the load balancer begins with an empty map.
-		n.Map, n.copied = r.NewMap(), nil
+		n.Map, n.copied = n.newMap(), nil
 		r.Model.LostMap(n)
 		r.notef("%s has map %d now", n.Name, n.Map.ID)
 	}
@@ -90,7 +90,7 @@ func (r *simulation) noteForgotten(n *Node) {
 // follow, and refills the new map from its table.
 func (r *simulation) replace(n *Node) {
 	r.stats["new maps"]++
-	n.Map, n.copied = r.NewMap(), nil
+	n.Map, n.copied = n.newMap(), nil
 	r.Model.LostMap(n)
 	r.notef("%s's load balancer makes map %d", n.Name, n.Map.ID)
 }
@@ -145,7 +145,7 @@ func (r *simulation) buckets(n *Node) *table.BucketSet {
 	in := new(table.BucketSet)
 	n.Daemon.tab.View(func(tx *table.Tx) {
 		for range 1 + r.rand.IntN(4) {
-			in.Add(tx.Bucket(r.keys[r.rand.IntN(len(r.keys))][:]))
+			in.Add(tx.Bucket(n.Daemon.key(r.rand.IntN(len(r.keys)))))
 		}
 	})
 	return in

@@ -65,7 +65,7 @@ func (n *Node) endFilters() {
 	n.Daemon.tab.Update(func(tx *table.Tx) {
 		for key, f := range old {
 			if f != filterNone {
-				tx.Resend(n.world.keys[key][:])
+				tx.Resend(n.Daemon.key(key))
 			}
 		}
 	})
@@ -85,6 +85,9 @@ const repeatDelay = int64(3 * time.Second)
 func (l *InboundStream) filtered(tx *table.Tx, x *delta, opt *table.RemoteOptions, resent bool) bool {
 	d, w := l.to, l.to.n.world
 	f := d.n.filter(x.key)
+	if f == filterNone && !x.unsent && !layouts[d.layout].fits(x.value) {
+		f = filterValue
+	}
 	ahead := d.n.stoppedAt != 0 && int64(x.version) > d.n.stoppedAt
 	ahead = ahead || (w.maxAhead > 0 && int64(x.version) > d.n.wall()+w.maxAhead)
 	if f == filterValue && x.dead {
@@ -113,7 +116,7 @@ func (l *InboundStream) noteFiltered(tx *table.Tx, x *delta, opt *table.RemoteOp
 // cover is noteFiltered for a record that needs no comparison of the nodes.
 func (l *InboundStream) cover(tx *table.Tx, x *delta, opt *table.RemoteOptions, resent bool, f filter) {
 	d, w := l.to, l.to.n.world
-	key, peer := w.keys[x.key][:], w.Nodes[l.peer].Name
+	key, peer := d.key(x.key), w.Nodes[l.peer].Name
 	exact := f != filterKey && !x.vague
 	switch {
 	case !opt.Touch:

@@ -41,6 +41,7 @@ type InboundStream struct {
 	repeatFullSync          bool           // the next subscription begins at position 0
 	from                    uint64         // the position at which the subscription began
 	completeTo              uint64         // position up to which the peer has sent everything
+	epoch                   int            // of the table of the peer
 	head                    uint64         // position of the table after the last merge
 	acked                   uint64         // position that was acknowledged last
 	repair                  *repair        // nil: none; at most one at a time
@@ -164,7 +165,7 @@ func (l *InboundStream) subscribe() {
 	l.index, l.state, l.subscribePos, l.subscribeMerged = l.last, inboundAwaited, l.to.head()+1, l.to.mergedBy(l.peer, l.inc)
 	l.st.requests = append(l.st.requests, request{
 		index: l.index, subscribe: true, sendAll: l.to.stats().Unversioned > 0,
-		resume: l.received && !l.repeatFullSync, position: l.position, orphaned: l.wanted, serial: l.serial, again: l.again,
+		resume: l.received && !l.repeatFullSync, position: l.position, epoch: l.epoch, orphaned: l.wanted, serial: l.serial, again: l.again,
 	})
 	l.sent = l.serial
 	l.to.n.world.moves++
@@ -195,7 +196,11 @@ func (l *InboundStream) request() {
 // requestRepair requests a resend of the records in some buckets. It does nothing while the peer does
 // not serve the map, or while another repair is in progress.
 func (l *InboundStream) requestRepair(in *table.BucketSet) {
-	if l.state == inboundServed && l.repair == nil {
+	switch {
+	case l.state != inboundServed || l.repair != nil:
+	case l.st.from.layout != l.to.layout:
+		l.repeatFullSync = true // the buckets of another layout do not compare
+	default:
 		l.repair = &repair{in: in, before: l.to.head() + 1, merged: l.to.mergedBy(l.peer, l.inc), key: l.to.tab.DigestID()}
 		l.repair.coverage.Reset(l.to.tab)
 		l.st.requests = append(l.st.requests, request{index: l.index, resend: in, resendKey: l.repair.key})
@@ -260,7 +265,7 @@ func (l *InboundStream) accept(m *message) {
 	if m.position != l.position {
 		l.to.n.world.fail(errGap)
 	}
-	l.received, l.state, l.from = true, inboundServed, m.position
+	l.received, l.state, l.from, l.epoch = true, inboundServed, m.position, m.epoch
 	l.setHandover(m.handover)
 }
 
@@ -314,7 +319,7 @@ func (l *InboundStream) mergeOne(tx *table.Tx, x *delta, now int64, opt table.Re
 	// As in syncd: only its own stream changes the record of a live node. From others, it shows whose entry this is.
 	if node != l.peer && node != d.n.ID && !d.view.orphaned(node) {
 		d.awaited |= 1 << (x.key % 64)
-		key, peer := w.keys[x.key][:], w.Nodes[l.peer].Name
+		key, peer := d.key(x.key), w.Nodes[l.peer].Name
 		if !tx.IsRestored(x.version) { // the owner may lack the record that another node has restored
 			tx.NoteOwner(key, tx.Intern(x.owner), true)
 		}
@@ -341,10 +346,10 @@ func (l *InboundStream) mergeOne(tx *table.Tx, x *delta, now int64, opt table.Re
 		return
 	}
 	opt.Sender = tx.Intern(table.Owner{Node: w.Nodes[l.peer].Name, Incarnation: l.inc})
-	delta := table.Delta{Key: w.keys[x.key][:], Version: x.version, Owner: tx.Intern(x.owner), Delete: x.dead, Expired: x.expired}
+	delta := table.Delta{Key: d.key(x.key), Version: x.version, Owner: tx.Intern(x.owner), Delete: x.dead, Expired: x.expired}
 	value := x.value
 	if !x.dead {
-		delta.Value = value[:]
+		delta.Value = d.bytes(&value)
 	}
 	if d.n.opt.Carried != nil {
 		delta.Keep = keptBytes
@@ -378,6 +383,6 @@ func (l *InboundStream) mergeOne(tx *table.Tx, x *delta, now int64, opt table.Re
 		w.OnReceive(l.st.from.n, d.n, x.key)
 	}
 	if w.trace != nil {
-		w.trace("%s > %s: %s %s v%d %s: %s", w.Nodes[l.peer].Name, d.n.Name, w.name(x.key), valueText(delta.Value), x.version, x.owner.Node, o)
+		w.trace("%s > %s: %s %s v%d %s: %s", w.Nodes[l.peer].Name, d.n.Name, w.name(x.key), d.valueText(delta.Value), x.version, x.owner.Node, o)
 	}
 }

@@ -16,7 +16,9 @@ func (l *InboundStream) sweepRest() {
 // sets the fields Peer and Covered of a.
 func (l *InboundStream) infer(a *table.Absence, filtered *table.Coverage) (deleted int) {
 	w := l.to.n.world
-	a.Covered = func(key, _ []byte) bool { return filtered.Has(key) || l.to.n.filter(w.Key(key)) != filterNone }
+	a.Covered = func(key, value []byte) bool {
+		return filtered.Has(key) || l.to.n.filter(l.to.keyNumber(key)) != filterNone || !l.peerCanHold(value)
+	}
 	a.Peer = table.Owner{Node: l.to.n.world.Nodes[l.peer].Name, Incarnation: l.inc}
 	named := l.to.namedEntries()
 	c := l.to.tab.NewCursor(0)
@@ -38,12 +40,15 @@ func (l *InboundStream) infer(a *table.Absence, filtered *table.Coverage) (delet
 	return deleted
 }
 
+// peerCanHold reports whether the map of the peer can hold an entry of this node: a conversion has dropped the others.
+func (l *InboundStream) peerCanHold(value []byte) bool { return layouts[l.st.from.layout].fits(l.to.value(value)) }
+
 // namedEntries returns the keys of entries of the map of which peers have only named the owner.
 func (d *Daemon) namedEntries() (keys []int) {
 	d.tab.View(func(tx *table.Tx) {
 		var r table.Record
 		for key := range d.n.world.keys {
-			if tx.Get(d.n.world.keys[key][:], &r) && r.Named {
+			if tx.Get(d.key(key), &r) && r.Named {
 				keys = append(keys, key)
 			}
 		}
@@ -91,7 +96,7 @@ func (m *Model) checkNamed(l *InboundStream, named []int) {
 		}
 		var r table.Record
 		p.tab.View(func(tx *table.Tx) {
-			if tx.Get(m.world.keys[key][:], &r) && !r.Delete && sendable(&r) && !r.Undecided && tx.Owner(r.Owner).Node == p.n.Name && r.Position <= l.position {
+			if tx.Get(p.key(key), &r) && !r.Delete && sendable(&r) && !r.Undecided && tx.Owner(r.Owner).Node == p.n.Name && r.Position <= l.position {
 				m.world.fail(fmt.Errorf("%s adopts %s although its owner %s has sent it", d.n.Name, m.world.name(key), p.n.Name))
 			}
 		})
@@ -101,7 +106,7 @@ func (m *Model) checkNamed(l *InboundStream, named []int) {
 // inferred reports whether the table has inferred the delete of a key.
 func (d *Daemon) inferred(key int) bool {
 	var r table.Record
-	d.tab.View(func(tx *table.Tx) { tx.Get(d.n.world.keys[key][:], &r) })
+	d.tab.View(func(tx *table.Tx) { tx.Get(d.key(key), &r) })
 	return r.Inferred
 }
 

@@ -15,10 +15,12 @@ func (r *simulation) copyMap(n *Node) {
 		return
 	}
 	if n.copied == nil {
-		n.copied = r.NewMap()
+		n.copied = n.newMap()
 		for key := range n.Map.entries {
 			if x := &n.Map.entries[key]; x.live && e.chance(0.9) {
-				n.copied.set(key, x.value)
+				v := x.value
+				v[timerByte] = 0 // a copy is an update
+				n.copied.set(key, v)
 			}
 		}
 		r.notef("%s's load balancer copies its map", n.Name)
@@ -64,7 +66,7 @@ func (m *Model) readCopy(n *Node, tx *table.Tx, r *mapRead) {
 	c := n.content(tx, r.key)
 	owner := m.world.node(c.Owner.Node)
 	departed := !c.Known || owner < 0 || owner == n.ID || n.Daemon.view.live[owner] == 0
-	k.contested = k.contested || departed || (c.handedOver(tx) && (c.Dead || c.Value != r.value))
+	k.contested = k.contested || departed || (c.handedOver(tx) && (c.Dead || !equalBytes(c.Value, r.value)))
 }
 
 // copyPending reports whether the entry of a key in the map of a daemon may be a copy that waits for its reread.
@@ -147,7 +149,7 @@ func (m *Model) mapCleared(n *Node) {
 			k.cleared |= 1 << n.ID
 			// The daemon restores what its table has: it may have missed the last write.
 			c := n.Daemon.Content(key)
-			k.raceOpen = k.raceOpen || !certain || !c.Live() || c.Value != n.Map.entries[key].value
+			k.raceOpen = k.raceOpen || !certain || !c.Live() || !equalBytes(c.Value, n.Map.entries[key].value)
 		case k.home >= 0:
 			m.entryMissing(n, key)
 		default:
@@ -172,7 +174,7 @@ func (m *Model) clearIsDetected(n *Node) bool {
 		if c.version == 0 || (owner != n.ID && !d.gone[owner] && !d.handedOver(&c)) {
 			continue
 		}
-		if !n.Map.entries[key].live || n.Map.entries[key].value != c.Value {
+		if !n.Map.entries[key].live || !equalBytes(n.Map.entries[key].value, c.Value) {
 			return false
 		}
 		count++

@@ -80,8 +80,9 @@ func NewModel(w *World, homes ...int) *Model {
 	return m
 }
 
-// A value identifies its key and its write. Two bytes are not significant if masks are configured.
+// A value identifies its key and its write. Two bytes are not significant if masks are configured. The kernel owns the timer.
 const (
+	timerByte    = 5
 	volatileByte = 6
 	localByte    = 7
 )
@@ -105,6 +106,12 @@ func (v *Value) Number() int { return int(v[1]) | int(v[2])<<8 | int(v[3])<<16 }
 // sameValue reports whether two values agree in the bytes that nodes hold alike.
 func sameValue(a, b Value) bool {
 	a[volatileByte], a[localByte] = b[volatileByte], b[localByte]
+	return equalBytes(a, b)
+}
+
+// equalBytes reports whether two values agree except for the timer.
+func equalBytes(a, b Value) bool {
+	a[timerByte] = b[timerByte]
 	return a == b
 }
 
@@ -222,7 +229,7 @@ func (m *Model) read(n *Node, tx *table.Tx, r *mapRead) {
 		return
 	}
 	var rec table.Record
-	name := m.world.keys[r.key][:]
+	name := n.Daemon.key(r.key)
 	if _, uncertain := n.Daemon.internals().Uncertain(n.Daemon.tab, name); !uncertain && (!tx.Get(name, &rec) || !rec.Dirty) {
 		k.unreported = false
 	}
@@ -296,7 +303,7 @@ func (m *Model) checkAdoption(d *Daemon, late bool) {
 			continue
 		}
 		// A restored record loses against those of all nodes that were killed, and against changed entries.
-		if k.home != d.n.ID && !d.internals().Restores(d.tab, m.world.keys[key][:]) {
+		if k.home != d.n.ID && !d.internals().Restores(d.tab, d.key(key)) {
 			k.contested = true
 		}
 		// An entry whose record was filtered becomes one of the same owner, with the lowest version. A table that has forgotten
@@ -316,7 +323,7 @@ func (m *Model) checkAdoption(d *Daemon, late bool) {
 			p.tab.View(func(tx *table.Tx) {
 				// A delete whose key the peer cannot convert is not sent, nor is a record of the receiver itself, nor an entry
 				// of which peers have only named the owner, before that has left.
-				if tx.Get(m.world.keys[key][:], &r) && sendable(&r) && !r.Undecided && r.Version != table.NamedVersion && tx.Owner(r.Owner) != d.self &&
+				if tx.Get(p.key(key), &r) && sendable(&r) && !r.Undecided && r.Version != table.NamedVersion && tx.Owner(r.Owner) != d.self &&
 					!p.hasRestored(tx, &r) && r.Position <= l.completeTo && (!r.Delete || !m.world.filtered) {
 					m.world.fail(fmt.Errorf("%s adopts %s although %s has sent it", d.n.Name, m.world.name(key), p.n.Name))
 				}

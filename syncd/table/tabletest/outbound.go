@@ -31,6 +31,7 @@ type outboundMap struct {
 	index        int              // number of the subscription
 	sendAll      bool             // the records of all owners are sent until the end of the stream is reached
 	resume       bool             // the peer has a position
+	epoch        int              // of that position: see Daemon.epoch
 	pendingSent  bool             // a message has reported that the map is absent
 	cursor       *table.Cursor    // nil until the subscription is accepted
 	origin       uint64           // the position at which the stream began
@@ -148,7 +149,7 @@ func (st *stream) handle(r *request) {
 		}
 		st.closeOutbound()
 		st.last = r.index
-		st.outbound = &outboundMap{index: r.index, sendAll: r.sendAll, resume: r.resume, sent: r.position, orphaned: r.orphaned, serial: r.serial, again: r.again}
+		st.outbound = &outboundMap{index: r.index, sendAll: r.sendAll, resume: r.resume, epoch: r.epoch, sent: r.position, orphaned: r.orphaned, serial: r.serial, again: r.again}
 	case st.outbound == nil || st.outbound.index != r.index:
 	case r.unsubscribe:
 		st.closeOutbound()
@@ -174,13 +175,13 @@ func (st *stream) replace() {
 func (st *stream) accept() bool {
 	f, d := st.outbound, st.from
 	position, reset := f.sent, false
-	if !f.resume || position > d.head() || position < d.floor() {
+	if !f.resume || f.epoch != d.epoch || position > d.head() || position < d.floor() {
 		position, reset = 0, true
 	}
 	f.origin, f.sent = position, position
 	f.cursor = d.tab.NewCursor(position)
 	f.handover = d.ownHandover()
-	return st.send(message{kind: messageAccepted, position: position, reset: reset, handover: f.handover})
+	return st.send(message{kind: messageAccepted, position: position, epoch: d.epoch, reset: reset, handover: f.handover})
 }
 
 // step sends what is due, in the order of syncd/replicate: a batch of the stream, requested records, the
@@ -339,10 +340,9 @@ func (st *stream) add(batch *[]delta, r *table.Record, o table.Owner) {
 
 // delta returns a record as it is sent. The local byte is not.
 func (st *stream) delta(r *table.Record, o table.Owner) delta {
-	x := delta{key: st.from.n.world.Key(r.Key), version: r.Version, owner: o, dead: r.Delete, expired: r.Expired}
-	copy(x.value[:], r.Value)
+	x := delta{key: st.from.keyNumber(r.Key), value: st.from.value(r.Value), version: r.Version, owner: o, dead: r.Delete, expired: r.Expired}
 	if st.from.n.opt.Carried != nil {
-		x.value[localByte] = 0
+		x.value[localByte], x.value[timerByte] = 0, 0
 	}
 	return x
 }

@@ -10,6 +10,7 @@ type request struct {
 	sendAll     bool
 	resume      bool
 	position    uint64
+	epoch       int // of the table that position belongs to
 	unsubscribe bool
 	resend      *table.BucketSet
 	resendKey   uint64 // the DigestID to which the buckets belong
@@ -24,6 +25,7 @@ type message struct {
 	index    int
 	previous uint64
 	position uint64
+	epoch    int // of the table, with messageAccepted
 	reset    bool
 	end      bool   // nothing is left to send
 	open     bool   // all records were sent (end is also set before sending begins): a digest follows

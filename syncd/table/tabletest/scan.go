@@ -16,7 +16,8 @@ func (d *Daemon) scanSome(limit int) {
 	if expired := d.stats().Expired; !d.scanning || d.scanExpired != expired {
 		d.scanExpired = expired
 		d.scanning, d.scanPlace, d.scanned = true, 0, d.scanned[:0]
-		d.tab.Update(func(tx *table.Tx) { tx.BeginScan(d.n.world.Now) })
+		d.tab.Update(func(tx *table.Tx) { tx.BeginScan(d.n.clock()) })
+		d.scanBegan = d.n.world.Now
 	}
 	if len(d.scanned) == 0 {
 		d.tab.View(func(tx *table.Tx) { tx.BeginReading(&d.scanReading) })
@@ -36,7 +37,9 @@ func (d *Daemon) scanOn() {
 		}
 		d.scanned = d.scanned[:0]
 		for d.scanPlace == len(d.m.entries) && d.scanning {
-			d.scanning = tx.EndScan(2)
+			if d.scanning = tx.EndScan(2); !d.scanning {
+				d.scanDone = d.scanBegan
+			}
 		}
 	})
 }
@@ -52,7 +55,7 @@ func (d *Daemon) compareEntry(tx *table.Tx, r *mapRead) {
 		w.Model.found(d.n, tx, r)
 	}
 	if w.trace != nil {
-		w.trace("%s scans %s %s, differs: %v", d.n.Name, trimmed(c.Key), valueText(c.Value), found > 0)
+		w.trace("%s scans %s %s, differs: %v", d.n.Name, w.name(r.key), d.valueText(c.Value), found > 0)
 	}
 	w.moves += int(found)
 }

@@ -15,6 +15,7 @@ func (r *simulation) step() {
 	n := r.Nodes[r.rand.IntN(len(r.Nodes))]
 	r.sharedFault(n)
 	r.environmentFault(n)
+	r.layoutFault(n)
 	switch x := r.rand.IntN(100); {
 	case x < r.config.workPercent:
 		r.stepLoadBalancer(n)
@@ -67,15 +68,17 @@ func (r *simulation) stepLoadBalancer(n *Node) {
 			n.Remove(key, cpu, table.ContextSyscall, seen && !r.config.kprobe, jitter)
 		}
 	case !e.live || x < 45:
-		v := r.Model.NextValue(key)
+		v := r.fittingValue(n, key)
 		r.changeVolatile(n, &v)
+		r.setTimer(&v, false)
 		// A full map may refuse the write.
 		ok := n.Put(key, v, cpu, ctx, seen, jitter)
 		r.notef("%s's load balancer writes %s %s by %s on %d (seen %v): %v", n.Name, r.name(key), valueText(v[:]), ctx, cpu, seen, ok)
 	// The same value again changes nothing significant, but is a write of the key.
 	case x < 60:
-		v := r.rewrittenValue(key, e)
+		v := r.rewrittenValue(n, key)
 		r.changeVolatile(n, &v)
+		r.setTimer(&v, false)
 		r.notef("%s's load balancer writes %s again, %s by %s on %d (seen %v)", n.Name, r.name(key), valueText(v[:]), ctx, cpu, seen)
 		n.Put(key, v, cpu, ctx, seen, jitter)
 	case x < 80:
@@ -84,11 +87,13 @@ func (r *simulation) stepLoadBalancer(n *Node) {
 	// No hook reports a change in place. Half of them have a new value, the others change volatile bytes
 	// only.
 	case x < 95 && r.config.inPlace:
-		v := r.rewrittenValue(key, e)
+		v := r.rewrittenValue(n, key)
 		if r.coin() {
-			v = r.Model.NextValue(key)
+			v = r.fittingValue(n, key)
 		}
 		r.changeVolatile(n, &v)
+		v[timerByte] = e.value[timerByte]
+		r.setTimer(&v, true)
 		r.notef("%s's load balancer changes %s in place to %s", n.Name, r.name(key), valueText(v[:]))
 		n.Put(key, v, cpu, ctx, false, jitter)
 	case r.config.inPlace && !r.config.environment.clears:
@@ -99,9 +104,10 @@ func (r *simulation) stepLoadBalancer(n *Node) {
 // rewrittenValue returns the value of an entry that is written again unchanged. If a daemon restored an
 // older value, the write gets a number of its own. Otherwise the model would take the write of an older
 // value for the newest one.
-func (r *simulation) rewrittenValue(key int, e *entry) Value {
+func (r *simulation) rewrittenValue(n *Node, key int) Value {
+	e := &n.Map.entries[key]
 	if k := &r.Model.keys[key]; k.home >= 0 && !sameValue(e.value, k.last) {
-		return r.Model.NextValue(key)
+		return r.fittingValue(n, key)
 	}
 	return e.value
 }
@@ -305,7 +311,7 @@ func (r *simulation) checkDistinctDigests() (err error) {
 	}
 	a := up[r.rand.IntN(len(up))]
 	b := up[r.rand.IntN(len(up))]
-	if a == b || !bytes.Equal(a.opt.DigestKey, b.opt.DigestKey) {
+	if a == b || a.Daemon.layout != b.Daemon.layout || !bytes.Equal(a.opt.DigestKey, b.opt.DigestKey) {
 		return nil
 	}
 	node := r.Nodes[r.rand.IntN(len(r.Nodes))].Name
@@ -336,6 +342,10 @@ func (w *World) Compare() {
 	for _, n := range w.Up() {
 		for _, l := range n.Daemon.Inbound {
 			if l == nil || l.state != inboundServed || !bytes.Equal(n.opt.DigestKey, l.st.from.n.opt.DigestKey) {
+				continue
+			}
+			if n.Daemon.layout != l.st.from.layout {
+				l.repeatFullSync = true // only versions compare
 				continue
 			}
 			in := new(table.BucketSet)

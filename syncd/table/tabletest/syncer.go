@@ -130,8 +130,7 @@ func (d *Daemon) take(limit int) {
 	d.tab.View(func(tx *table.Tx) {
 		var r table.Record
 		for len(d.batch) < limit && tx.NextDirty(d.writer, &r) {
-			w := mapWrite{key: world.Key(r.Key), dead: r.Delete, ref: r.Ref, version: r.Version}
-			copy(w.value[:], r.Value)
+			w := mapWrite{key: d.keyNumber(r.Key), value: d.value(r.Value), dead: r.Delete, ref: r.Ref, version: r.Version}
 			// The model decides later with it whether the write was allowed to overwrite an entry.
 			if world.Model != nil {
 				w.raced, w.at = world.Model.pending(d, w.key), world.Model.numbers
@@ -188,6 +187,7 @@ func (d *Daemon) apply(w *mapWrite) {
 	if e.live && d.n.opt.Carried != nil {
 		v[localByte] = e.value[localByte]
 	}
+	v[timerByte] = 0 // each update sets it to zero
 	if !e.live && d.n.lru && d.m == d.n.Map && d.n.room > 0 && d.m.n >= d.n.room {
 		d.n.evict(w.key, 0, table.ContextOwn, !world.blind, 0)
 	}
@@ -234,8 +234,8 @@ func (d *Daemon) victims() {
 				found, more = tx.Displace(w.ref, w.version, &r)
 			}
 			if found {
-				d.batch = append(d.batch, mapWrite{key: world.Key(r.Key), dead: true, ref: r.Ref, version: r.Version})
-				world.notef("%s displaces %s for %s", d.n.Name, trimmed(r.Key), world.name(w.key))
+				d.batch = append(d.batch, mapWrite{key: d.keyNumber(r.Key), dead: true, ref: r.Ref, version: r.Version})
+				world.notef("%s displaces %s for %s", d.n.Name, world.name(d.keyNumber(r.Key)), world.name(w.key))
 			}
 		}
 	})
@@ -257,19 +257,21 @@ func (d *Daemon) dropped() {
 // The reading begins before the keys are read. A value that another change has overtaken is then
 // ignored.
 func (d *Daemon) takeRereads(limit int) {
-	var buf [64 * keySize]byte
+	size := layouts[d.layout].size
+	buf := make([]byte, min(limit, 64)*size)
 	d.tab.Update(func(tx *table.Tx) {
 		tx.BeginReading(&d.reading)
-		n := tx.TakeRereads(buf[:min(limit, 64)*keySize])
-		d.keys = append(d.keys, buf[:n*keySize]...)
+		n := tx.TakeRereads(buf)
+		d.keys = append(d.keys, buf[:n*size]...)
 	})
 }
 
 // readKeys reads the keys. The results are entered later, so that they may be outdated by then.
 func (d *Daemon) readKeys() {
 	now := d.n.readClock()
-	for at := 0; at < len(d.keys); at += keySize {
-		k := d.n.world.Key(d.keys[at : at+keySize])
+	size := layouts[d.layout].size
+	for at := 0; at < len(d.keys); at += size {
+		k := d.keyNumber(d.keys[at : at+size])
 		e := &d.m.entries[k]
 		d.reads = append(d.reads, mapRead{k, e.live, e.value, now})
 	}

@@ -16,7 +16,7 @@ func NewTables(in Internals) *Tables { return &Tables{internals: in} }
 // get returns an empty table. It ends the test if the options are invalid.
 func (p *Tables) get(tb interface{ Fatal(...any) }, o table.Options) *table.Table {
 	var old *table.Table
-	if last := len(p.spare) - 1; last >= 0 {
+	if last := len(p.spare) - 1; last >= 0 && o.KeySize == keySize { // the spare tables have this size
 		old = p.spare[last]
 		p.spare = p.spare[:last]
 	}
@@ -24,7 +24,9 @@ func (p *Tables) get(tb interface{ Fatal(...any) }, o table.Options) *table.Tabl
 	if err != nil {
 		tb.Fatal(err)
 	}
-	p.used = append(p.used, t)
+	if o.KeySize == keySize {
+		p.used = append(p.used, t)
+	}
 	return t
 }
 

@@ -20,7 +20,7 @@ type observedUses struct{ d *Daemon }
 // Idle returns the time since the last use of a key, or since the start of the daemon.
 func (o observedUses) Idle(key []byte) (idle time.Duration, used bool) {
 	n := o.d.n
-	last := n.uses[n.world.Key(key)]
+	last := n.uses[o.d.keyNumber(key)]
 	if used = last > o.d.usesSince; !used {
 		last = o.d.usesSince
 	}
@@ -37,7 +37,7 @@ func (d *Daemon) expireTakenOver() {
 			d.usesSince = d.n.clock()
 		}
 	}
-	used, usedByPeers := d.recentlyUsed(), d.usedByPeers()
+	used, usedByPeers, timers := d.recentlyUsed(), d.usedByPeers(), d.withTimers()
 	before := d.stats().TakeoversExpired
 	d.tab.Update(func(tx *table.Tx) {
 		for more := tx.ObserveTakeover(d.n.clock()); more; {
@@ -49,6 +49,7 @@ func (d *Daemon) expireTakenOver() {
 		return
 	}
 	d.checkUsedByPeers(usedByPeers, "takeover-expiry")
+	d.checkTimers(timers)
 	for _, key := range used {
 		if c := d.Content(key); !c.Live() {
 			w.fail(fmt.Errorf("%s: the used entry %s expires", d.n.Name, w.name(key)))

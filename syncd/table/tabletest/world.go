@@ -18,6 +18,8 @@ type World struct {
 	Now   int64            // the time in ns; never decreases
 	Nodes []*Node          // in ascending order of their names
 	keys  []entryKey       // by number
+	// converted has the bytes of the keys in the layouts after the first one.
+	converted [len(layouts)][][]byte
 	index map[entryKey]int // the number of each key
 	// Cuts[i][j] is set while no message gets from node i to node j.
 	Cuts        [][]bool
@@ -88,6 +90,7 @@ type Node struct {
 	stopMap      int          // id of the map that stop belongs to; 0: none
 	filtering
 	clocks
+	layout   int  // of its next map
 	copied   *Map // the copy of the map that the load balancer makes; nil: none
 	clearing bool // the load balancer clears its map
 	// stoppedUntil is the time up to which the load balancer does nothing after a clear.
@@ -104,6 +107,7 @@ type Node struct {
 // Map is a kernel map. A daemon may still hold one that its load balancer has replaced.
 type Map struct {
 	ID      int     // above 0, unique in the world
+	layout  int     // index in layouts
 	entries []entry // by key
 	n       int     // number of live entries
 	clock   int     // number of uses so far
@@ -115,6 +119,8 @@ type entry struct {
 	evicted bool // the entry was evicted at some time
 	value   Value
 	used    int // Map.clock at the last write
+	// timerSince is the time in ns at which the load balancer has set up the timer.
+	timerSince int64
 }
 
 // event is an event of a hook. It reports the change as it was, even if the entry has changed since.
@@ -220,6 +226,8 @@ func (n *Node) Put(key int, v Value, cpu uint16, ctx table.Context, seen bool, j
 		n.evict(key, cpu, ctx, seen, jitter)
 	}
 	n.Map.set(key, v)
+	n.Map.entries[key].timerSince = n.world.Now
+	v[timerByte] = 0 // it is set up after the update
 	reported := seen && n.emit(event{key: key, value: v, cpu: cpu, op: table.OpUpdate, ctx: ctx}, jitter)
 	if n.world.Model != nil {
 		n.world.Model.wrote(n, key, v, false, reported)
