@@ -303,7 +303,7 @@ func TestTimerWithKnownBytesPreventsExpiry(t *testing.T) {
 	r.write()
 	var read Reading
 	r.tab.Update(func(tx *Tx) { tx.BeginReading(&read) })
-	r.tab.Update(func(tx *Tx) { tx.ScannedAll(&read, 3*second, pad("k", keySize), []byte(armed)) })
+	r.tab.Update(func(tx *Tx) { tx.ScannedAll(&read, 3*second, pad("k", keySize), pad(armed, valueSize)) })
 	r.tab.Update(func(tx *Tx) { tx.EndReading(&read) })
 	r.expireTakenOver(1000 * second)
 	r.expireTakenOver(2000 * second)

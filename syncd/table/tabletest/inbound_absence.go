@@ -41,7 +41,9 @@ func (l *InboundStream) infer(a *table.Absence, filtered *table.Coverage) (delet
 }
 
 // peerCanHold reports whether the map of the peer can hold an entry of this node: a conversion has dropped the others.
-func (l *InboundStream) peerCanHold(value []byte) bool { return layouts[l.st.from.layout].fits(l.to.value(value)) }
+func (l *InboundStream) peerCanHold(value []byte) bool {
+	return layouts[l.st.from.layout].fits(l.to.value(value))
+}
 
 // namedEntries returns the keys of entries of the map of which peers have only named the owner.
 func (d *Daemon) namedEntries() (keys []int) {

@@ -109,12 +109,6 @@ func sameValue(a, b Value) bool {
 	return equalBytes(a, b)
 }
 
-// equalBytes reports whether two values agree except for the timer.
-func equalBytes(a, b Value) bool {
-	a[timerByte] = b[timerByte]
-	return a == b
-}
-
 // wrote records a write of a load balancer. reported is true if a hook reported it. A write by another
 // node than the home is a delete by its collector.
 func (m *Model) wrote(n *Node, key int, v Value, gone, reported bool) {

@@ -15,12 +15,12 @@ import (
 // index in keys.
 type World struct {
 	tb    interface{ Fatal(...any) }
-	Now   int64            // the time in ns; never decreases
-	Nodes []*Node          // in ascending order of their names
-	keys  []entryKey       // by number
+	Now   int64      // the time in ns; never decreases
+	Nodes []*Node    // in ascending order of their names
+	keys  []entryKey // by number
 	// converted has the bytes of the keys in the layouts after the first one.
 	converted [len(layouts)][][]byte
-	index map[entryKey]int // the number of each key
+	index     map[entryKey]int // the number of each key
 	// Cuts[i][j] is set while no message gets from node i to node j.
 	Cuts        [][]bool
 	maxAhead    int64                            // max-clock-ahead in ns; 0: no limit
