@@ -1,6 +1,7 @@
 package table
 
 import (
+	"math"
 	"errors"
 	"testing"
 )
@@ -105,4 +106,20 @@ func TestConvertIntoFullTableDropsTombstone(t *testing.T) {
 		t.Fatalf("Convert: got %+v, error %v, want 2 records and 1 without room", done, err)
 	}
 	(&rig{T: t, tab: tab}).wantOrder("kl")
+}
+
+// TestConvertKeepsNamedEntries: peers have only named the owner of an entry. If the owner does not have it, it is an entry of this
+// node, and no delete is inferred.
+func TestConvertKeepsNamedEntries(t *testing.T) {
+	r := newRig(t)
+	r.tab.Update(func(tx *Tx) { tx.BeginLoad() })
+	r.load(Accepted, "k", "v")
+	r.tab.Update(func(tx *Tx) {
+		tx.EndLoad()
+		tx.NoteOwner(pad("k", keySize), tx.Intern(peer), true)
+	})
+	to, _ := r.convert("")
+	to.want("k", "+v v1 b100 dirty")
+	to.sweepAll(math.MaxUint64, nil)
+	to.want("k", "+v v2 a100 dirty")
 }

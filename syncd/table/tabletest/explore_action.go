@@ -29,12 +29,17 @@ const (
 	actClock                             // the wall clock is stepped beyond max-clock-ahead, or is right again
 	actFollow                            // the daemon detects the step of the clock
 	actRepeat                            // full syncs that filtered records have made due begin
+	actLayout                            // the load balancer makes its map again with another layout
+	actRekey                             // the digest key of the node changes
+	actRepair                            // the node requests a repair of the key from each peer
+	actExpire                            // entries that were taken over and are unused expire
 )
 
 // exploreNames are the verbs of the actions, in the order of their constants.
 var exploreNames = [...]string{
 	"writes", "writes on 1", "deletes", "deletes on 1", "collects", "writes unseen", "deletes unseen", "evicts",
 	"delivers", "delivers on 1", "works", "scans", "starts up", "crashes", "loses its map", "sends", "takes", "changes", "erases", "compacts", "filters", "steps its clock", "follows its clock", "repeats full syncs",
+	"changes its layout", "changes its digest key", "requests repairs", "expires unused entries",
 }
 
 // kind returns the action without its nodes.

@@ -129,6 +129,8 @@ func (x *exploreState) add(w *exploreWorld) {
 		// Rules distinguish the first incarnation, the second, and later ones: see Model.mapReplaced.
 		x.n(min(n.incarnations, 3))
 		x.is(n.filters != nil, n.wallStep != 0, w.filtered)
+		x.n(n.layout<<4 | n.Map.layout)
+		x.n(len(n.opt.DigestKey))
 		if w.tick > 0 { // otherwise each later event has a higher time
 			x.time(n.last[0])
 			x.time(n.last[1])
@@ -166,6 +168,7 @@ func (x *exploreState) kernelMap(m, current *Map) {
 	x.is(true, m == current, e.live, e.evicted)
 	if e.live {
 		x.value(e.value)
+		x.is(e.value[timerByte] != 0)
 	}
 }
 
@@ -204,7 +207,8 @@ func (x *exploreState) daemon(d *Daemon) {
 	x.n(int(d.state))
 	x.n(int(d.how))
 	x.n(d.place)
-	x.is(d.wasOffered, d.m != nil && d.loaded == d.m.ID, d.inStateFile, d.initialSyncDone, d.restores, d.serving, d.scanning, d.membersSetAt != 0)
+	x.n(d.layout)
+	x.is(d.converted, d.wasOffered, d.m != nil && d.loaded == d.m.ID, d.inStateFile, d.initialSyncDone, d.restores, d.serving, d.scanning, d.membersSetAt != 0)
 	x.reads(d, d.read)
 	x.reads(d, d.scanned)
 	x.n(d.scanPlace)
@@ -311,6 +315,7 @@ func (x *exploreState) inbound(l *InboundStream) {
 		x.is(l.coverage.Has(l.to.key(0)))
 	}
 	x.table = l.peer
+	x.n(l.epoch)
 	x.position(l.position)
 	x.position(l.from)
 	x.position(l.completeTo)
@@ -324,6 +329,7 @@ func (x *exploreState) inbound(l *InboundStream) {
 func (x *exploreState) stream(l *InboundStream) {
 	st, index := l.st, l.index
 	x.is(st.broken, st.receiverLeft)
+	x.n(st.from.epoch)
 	x.n(len(st.requests))
 	for i := range st.requests {
 		r := &st.requests[i]

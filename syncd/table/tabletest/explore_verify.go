@@ -1,8 +1,12 @@
 package tabletest
 
-import "fmt"
+import (
+	"fmt"
 
-// disturb executes an action that concerns filters or clocks.
+	"mapsync/syncd/table"
+)
+
+// disturb executes an action that concerns filters, clocks, layouts, digest keys or timers.
 func (w *exploreWorld) disturb(n *Node, k exploreAction) {
 	switch k {
 	case actFilter:
@@ -17,6 +21,22 @@ func (w *exploreWorld) disturb(n *Node, k exploreAction) {
 		} else {
 			n.stepClock(-n.wallStep)
 		}
+	case actLayout:
+		n.changeLayout(2 - n.layout) // to another size and back
+	case actRekey:
+		w.digestKey = []byte("k")
+		n.setDigestKey(w.digestKey)
+	case actRepair:
+		for _, l := range n.Daemon.Inbound {
+			if l != nil && l.state == inboundServed {
+				l.requestRepair(table.AllBuckets())
+				w.filtered = true
+			}
+		}
+	case actExpire:
+		w.Now += int64(2 * n.opt.TakeoverExpiry)
+		n.Daemon.scan()
+		n.Daemon.expireTakenOver()
 	case actFollow:
 		n.Daemon.followClock()
 	case actRepeat:
@@ -27,6 +47,15 @@ func (w *exploreWorld) disturb(n *Node, k exploreAction) {
 			}
 		}
 	}
+}
+
+// nextValue returns a value for the next write of the key by a load balancer, with a timer if values have one.
+func (w *exploreWorld) nextValue(n *Node) Value {
+	v := n.fittingValue(0)
+	if w.conf.timers {
+		v[timerByte] = 1
+	}
+	return v
 }
 
 // verify lets the cluster come to rest and returns the first error in its state. The world cannot be

@@ -34,6 +34,10 @@ type exploreConf struct {
 	// step.
 	coarse         bool
 	filters, steps bool            // nodes filter the record of the key; wall clocks are stepped
+	layouts        bool            // the layout of the map changes
+	rekeys         bool            // the digest key changes, and nodes request repairs
+	limit          bool            // a table has room for one record of a peer; there is a second key, of the second node
+	timers         bool            // values have a timer, and entries that were taken over expire
 	any            bool            // deletes by a collector on any node replicate
 	only           []exploreAction // the allowed kinds of actions; nil: all
 	less           int             // steps below other clusters: this one has more states
@@ -54,18 +58,27 @@ type exploreWorld struct {
 func newExploreWorld(tb interface{ Fatal(...any) }, conf *exploreConf, tables *Tables) *exploreWorld {
 	w := &exploreWorld{World: NewWorld(tb, tables, NodeNames(conf.nodes)...), conf: conf, cpus: 1}
 	w.scans, w.tick, w.keysOnly, w.deletedKeys = conf.scans, conf.tick, conf.keys, conf.calls
-	w.Model = NewModel(w.World, conf.home)
+	w.Model = NewModel(w.World, conf.home, 1)
 	w.Model.skewed = conf.ahead != 0
 	if conf.steps {
 		w.maxAhead = int64(time.Second)
 	}
 	w.Key(padded("k"))
+	if conf.limit {
+		w.Key(padded("limit"))
+	} else {
+		w.Model.keys = w.Model.keys[:1]
+	}
 	// Otherwise the times of two events show their order, whichever CPU reported them.
 	if conf.step < maxDisorder {
 		w.cpus = 2
 	}
 	w.startNodes()
 	w.runUntilIdle()
+	if conf.limit {
+		w.Nodes[1].Put(1, w.Model.NextValue(1), 0, table.ContextPacket, true, 0)
+		w.runUntilIdle()
+	}
 	if !conf.fresh {
 		n := w.Nodes[0]
 		n.Put(0, w.Model.NextValue(0), 0, table.ContextPacket, true, 0)
@@ -102,6 +115,13 @@ func (w *exploreWorld) startNodes() {
 		i = (i + conf.bare) % conf.nodes // the node without the map starts first
 		n := w.Nodes[i]
 		n.opt = table.Options{TombstoneTTL: 1000 * time.Hour, DeletesAny: conf.any}
+		if conf.limit {
+			n.opt.MaxLive = 1
+		}
+		if conf.timers {
+			n.opt.TakeoverExpiry = time.Second
+			n.configureTimers()
+		}
 		if conf.evict && (conf.crash || conf.start) {
 			// After a restart, deletes also count as evictions. The records expire before the check.
 			n.opt.EvictedTTL = 5 * time.Second
@@ -157,6 +177,8 @@ func (w *exploreWorld) nextActions(to []exploreAction) []exploreAction {
 		add(w.conf.lost && n.Daemon != nil, actLostMap)
 		add(w.conf.filters, actFilter)
 		add(w.conf.steps, actClock)
+		add(w.conf.layouts, actLayout)
+		add(w.conf.rekeys && len(n.opt.DigestKey) == 0, actRekey)
 		if n.Daemon != nil {
 			to = w.nextDaemonActions(to, n.Daemon, me)
 		}
@@ -199,6 +221,12 @@ func (w *exploreWorld) nextDaemonActions(to []exploreAction, d *Daemon, me explo
 	if slices.ContainsFunc(d.Inbound, func(l *InboundStream) bool { return l != nil && l.repeatAt != 0 }) {
 		to = append(to, actRepeat|me)
 	}
+	if d.state == stateReplicating && w.conf.rekeys {
+		to = append(to, actRepair|me)
+	}
+	if d.state == stateReplicating && w.conf.timers && d.phase == phaseFill {
+		to = append(to, actExpire|me)
+	}
 	for j := range w.Nodes {
 		if j == d.n.ID || !d.wasOffered {
 			continue
@@ -220,7 +248,7 @@ func (w *exploreWorld) do(a exploreAction) {
 	switch k := a.kind(); k {
 	case actWrite, actWrite1, actHidden:
 		cpu := uint16(k >> 4 & 1)
-		n.Put(0, w.Model.NextValue(0), cpu, table.ContextPacket, k != actHidden, w.jitter(cpu))
+		n.Put(0, w.nextValue(n), cpu, table.ContextPacket, k != actHidden, w.jitter(cpu))
 	case actDelete, actDelete1:
 		cpu := uint16(k >> 4 & 1)
 		n.Remove(0, cpu, table.ContextPacket, true, w.jitter(cpu))
@@ -231,7 +259,7 @@ func (w *exploreWorld) do(a exploreAction) {
 	case actEvent, actEvent1:
 		n.Daemon.Deliver(int(k >> 4 & 1))
 	case actChange:
-		n.Put(0, w.Model.NextValue(0), 0, table.ContextPacket, true, w.jitter(0))
+		n.Put(0, w.nextValue(n), 0, table.ContextPacket, true, w.jitter(0))
 		n.Daemon.Deliver(0)
 	case actErase:
 		n.Remove(0, 0, table.ContextPacket, true, w.jitter(0))
@@ -251,7 +279,7 @@ func (w *exploreWorld) do(a exploreAction) {
 		w.startStep(n)
 	case actCompact:
 		n.Daemon.compact()
-	case actFilter, actClock, actFollow, actRepeat:
+	case actFilter, actClock, actFollow, actRepeat, actLayout, actRekey, actRepair, actExpire:
 		w.disturb(n, k)
 	case actCrash, actLostMap:
 		w.Model.Stopping(n)
@@ -299,8 +327,11 @@ func (w *exploreWorld) work(d *Daemon) {
 
 // startPending reports whether a part of a daemon's start or a change of the membership is pending.
 func (w *exploreWorld) startPending(d *Daemon) bool {
-	return d.state == stateLoading || (d.state == stateSyncing && (d.alone() || d.synced())) || w.viewOutdated(d)
+	return d.state == stateLoading || w.mapReplaced(d) || (d.state == stateSyncing && (d.alone() || d.synced())) || w.viewOutdated(d)
 }
+
+// mapReplaced reports whether a daemon has yet to attach a map with another layout.
+func (w *exploreWorld) mapReplaced(d *Daemon) bool { return w.conf.layouts && d.m != d.n.Map }
 
 // startStep does the next part of a daemon's start. The parts are to attach the map, to read it, to
 // enter the entries, to update the membership view, and to adopt.
@@ -310,6 +341,10 @@ func (w *exploreWorld) startStep(n *Node) {
 		n.Start()
 		n.Daemon.updateView()
 		n.Daemon.follow()
+	case w.mapReplaced(d):
+		for w.mapReplaced(d) {
+			d.follow()
+		}
 	case d.state == stateLoading:
 		d.load(1 << 20)
 	case w.viewOutdated(d):

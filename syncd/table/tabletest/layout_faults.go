@@ -30,8 +30,14 @@ func (r *simulation) configureLayoutFaults() {
 		return
 	}
 	for _, n := range r.Nodes {
-		o := &n.opt
-		o.HasTimer, n.lru = true, false
+		n.configureTimers()
+	}
+}
+
+// configureTimers gives the values of a map a timer.
+func (n *Node) configureTimers() {
+	o := &n.opt
+	o.HasTimer, n.lru = true, false
 		if o.Carried == nil {
 			o.Significant, o.Carried = significantMask, carriedMask
 		}
@@ -39,9 +45,8 @@ func (r *simulation) configureLayoutFaults() {
 		o.Significant[timerByte], o.Carried[timerByte] = 0, 0
 		o.Stable = slices.Repeat([]byte{0xff}, valueSize)
 		o.Stable[timerByte] = 0
-		if o.TakeoverExpiry > 0 {
-			o.Timers = []table.Range{{Offset: timerByte, Size: 1}}
-		}
+	if o.TakeoverExpiry > 0 {
+		o.Timers = []table.Range{{Offset: timerByte, Size: 1}}
 	}
 }
 
@@ -56,9 +61,9 @@ func (r *simulation) layoutFault(n *Node) {
 }
 
 // fittingValue returns a value for the next write of a key that the map of a node can hold.
-func (r *simulation) fittingValue(n *Node, key int) Value {
+func (n *Node) fittingValue(key int) Value {
 	for {
-		if v := r.Model.NextValue(key); layouts[n.layout].fits(v) {
+		if v := n.world.Model.NextValue(key); layouts[n.layout].fits(v) {
 			return v
 		}
 	}

@@ -68,7 +68,7 @@ func (r *simulation) stepLoadBalancer(n *Node) {
 			n.Remove(key, cpu, table.ContextSyscall, seen && !r.config.kprobe, jitter)
 		}
 	case !e.live || x < 45:
-		v := r.fittingValue(n, key)
+		v := n.fittingValue(key)
 		r.changeVolatile(n, &v)
 		r.setTimer(&v, false)
 		// A full map may refuse the write.
@@ -89,7 +89,7 @@ func (r *simulation) stepLoadBalancer(n *Node) {
 	case x < 95 && r.config.inPlace:
 		v := r.rewrittenValue(n, key)
 		if r.coin() {
-			v = r.fittingValue(n, key)
+			v = n.fittingValue(key)
 		}
 		r.changeVolatile(n, &v)
 		v[timerByte] = e.value[timerByte]
@@ -107,7 +107,7 @@ func (r *simulation) stepLoadBalancer(n *Node) {
 func (r *simulation) rewrittenValue(n *Node, key int) Value {
 	e := &n.Map.entries[key]
 	if k := &r.Model.keys[key]; k.home >= 0 && !sameValue(e.value, k.last) {
-		return r.fittingValue(n, key)
+		return n.fittingValue(key)
 	}
 	return e.value
 }
