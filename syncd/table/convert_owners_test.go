@@ -1,8 +1,8 @@
 package table
 
 import (
-	"math"
 	"errors"
+	"math"
 	"testing"
 )
 

@@ -38,13 +38,13 @@ func (r *simulation) configureLayoutFaults() {
 func (n *Node) configureTimers() {
 	o := &n.opt
 	o.HasTimer, n.lru = true, false
-		if o.Carried == nil {
-			o.Significant, o.Carried = significantMask, carriedMask
-		}
-		o.Significant, o.Carried = slices.Clone(o.Significant), slices.Clone(o.Carried)
-		o.Significant[timerByte], o.Carried[timerByte] = 0, 0
-		o.Stable = slices.Repeat([]byte{0xff}, valueSize)
-		o.Stable[timerByte] = 0
+	if o.Carried == nil {
+		o.Significant, o.Carried = significantMask, carriedMask
+	}
+	o.Significant, o.Carried = slices.Clone(o.Significant), slices.Clone(o.Carried)
+	o.Significant[timerByte], o.Carried[timerByte] = 0, 0
+	o.Stable = slices.Repeat([]byte{0xff}, valueSize)
+	o.Stable[timerByte] = 0
 	if o.TakeoverExpiry > 0 {
 		o.Timers = []table.Range{{Offset: timerByte, Size: 1}}
 	}
