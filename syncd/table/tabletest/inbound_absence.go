@@ -93,7 +93,7 @@ func (m *Model) checkNamed(l *InboundStream, named []int) {
 			m.world.Now-max(k.when, k.evictedAt) >= int64(p.n.opt.TombstoneTTL), p.stats().ExpiredEarly > 0, k.when <= p.since:
 			k.contested = true
 		}
-		if p == nil || p.self.Incarnation != l.inc {
+		if p == nil || p.self.Incarnation != l.inc || p.epoch != l.epoch {
 			continue
 		}
 		var r table.Record

@@ -311,7 +311,7 @@ func (m *Model) checkAdoption(d *Daemon, late bool) {
 			}
 			p := m.world.Nodes[l.peer].Daemon
 			var r table.Record
-			if p == nil || p.self.Incarnation != l.inc {
+			if p == nil || p.self.Incarnation != l.inc || p.epoch != l.epoch {
 				continue
 			}
 			p.tab.View(func(tx *table.Tx) {
