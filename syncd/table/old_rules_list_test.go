@@ -231,7 +231,7 @@ var oldRuleList = []oldRule{
 		new:  "	for ; x.queue.len() > 0; limit-- {",
 	},
 	{
-		name: "the absence of all entries at start is no clear",
+		name: "the absence of all entries at start never counts as a clear",
 		file: "clears_restart.go",
 		old:  "x.absentDecided, x.absentCleared = true, t.absentIsClear()",
 		new:  "x.absentDecided, x.absentCleared = true, false",
@@ -289,5 +289,41 @@ var oldRuleList = []oldRule{
 		file: "coverage.go",
 		old:  "tx.t.sameMap(key) || s != 0 && tx.t.meta(s).owner == selfID {",
 		new:  "s != 0 && tx.t.meta(s).owner == selfID {",
+	},
+	{
+		name: "an absence deletes entries that the peer cannot hold",
+		file: "tabletest/inbound_absence.go",
+		old:  " || !l.peerCanHold(value)\n",
+		new:  "\n",
+	},
+	{
+		name: "a conversion forgets that peers have only named an owner",
+		file: "convert.go",
+		old:  "		n.flags |= m.flags & flagNamed\n",
+		new:  "",
+	},
+	{
+		name: "the writer writes own records that a new map has",
+		file: "load_new_map.go",
+		old:  "		t.loadOwn(c, s)\n",
+		new:  "		_ = t.loadOwn\n",
+	},
+	{
+		name: "a timer with known bytes is not seen",
+		file: "scan.go",
+		old:  " || t.showsTimer(c, m) {",
+		new:  " {",
+	},
+	{
+		name: "entries with a timer expire",
+		file: "takeover.go",
+		old:  "t.showsTimer(c, m) && !t.predatesWrite(c, s) {",
+		new:  "false && t.showsTimer(c, m) && !t.predatesWrite(c, s) {",
+	},
+	{
+		name: "a timer ends a session that was handed over",
+		file: "merge_local_delete.go",
+		old:  "packet && (!t.opt.HasTimer || !t.keptWhileDrained(m)), ",
+		new:  "packet, ",
 	},
 }
