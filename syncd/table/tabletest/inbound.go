@@ -265,6 +265,9 @@ func (l *InboundStream) accept(m *message) {
 	if m.position != l.position {
 		l.to.n.world.fail(errGap)
 	}
+	if m.epoch != l.epoch {
+		l.completeTo = 0 // a position of the former table
+	}
 	l.received, l.state, l.from, l.epoch = true, inboundServed, m.position, m.epoch
 	l.setHandover(m.handover)
 }
