@@ -15,9 +15,9 @@ import (
 )
 
 var (
-	portKey     = layout{{"addr", 4}, {"ifindex", 4}}
-	portValueV1 = layout{{"oif", 4}, {"state", 4}}
-	portValueV2 = layout{{"flags", 4}, {"oif", 4}, {"state", 8}}
+	linkKey     = layout{{"addr", 4}, {"ifindex", 4}}
+	linkValueV1 = layout{{"oif", 4}, {"state", 4}}
+	linkValueV2 = layout{{"flags", 4}, {"oif", 4}, {"state", 8}}
 )
 
 // newLink adds an interface. Index 0: the kernel chooses one.
@@ -58,7 +58,7 @@ func holdsPorts(m *ebpf.Map, value layout, count, index int) bool {
 
 // portSession returns session i of an interface, which is in the key and in the value.
 func portSession(value layout, i uint64, index int) (k, v []byte) {
-	return portKey.bytes(map[string]uint64{"addr": i, "ifindex": uint64(index)}),
+	return linkKey.bytes(map[string]uint64{"addr": i, "ifindex": uint64(index)}),
 		value.bytes(map[string]uint64{"oif": uint64(index), "state": 3})
 }
 
@@ -68,7 +68,7 @@ func TestLayoutChangesWithoutInterface(t *testing.T) {
 	const count = 50
 	dir := pinDir(t)
 	path1, path2 := filepath.Join(dir, "one"), filepath.Join(dir, "two")
-	m1, m2 := typed(t, path1, portKey, portValueV1, 1000), typed(t, path2, portKey, portValueV1, 1000)
+	m1, m2 := typed(t, path1, linkKey, linkValueV1, 1000), typed(t, path2, linkKey, linkValueV1, 1000)
 	n1, n2 := newNode(t, 1, "ct="+path1), newNode(t, 2, "ct="+path2)
 	for _, n := range []*node{n1, n2} {
 		n.config.Fields = []string{"ct:key.ifindex=ifindex", "ct:oif=ifindex"}
@@ -76,9 +76,9 @@ func TestLayoutChangesWithoutInterface(t *testing.T) {
 	link := newLink(t, 0)
 	index := link.Attrs().Index
 	startPair(t, n1, n2)
-	n1.applyEntries(m1, count, func(i int) (k, v []byte) { return portSession(portValueV1, uint64(i), index) })
+	n1.applyEntries(m1, count, func(i int) (k, v []byte) { return portSession(linkValueV1, uint64(i), index) })
 	poll.Eventually(t, "both maps hold all sessions", func() bool {
-		return holdsPorts(m1, portValueV1, count, index) && holdsPorts(m2, portValueV1, count, index)
+		return holdsPorts(m1, linkValueV1, count, index) && holdsPorts(m2, linkValueV1, count, index)
 	})
 
 	if err := netlink.LinkDel(link); err != nil {
@@ -88,12 +88,12 @@ func TestLayoutChangesWithoutInterface(t *testing.T) {
 	poll.Eventually(t, "the node misses the interface", func() bool {
 		state++
 		n1.applyEntries(m1, 1, func(int) (k, v []byte) {
-			k, _ = portSession(portValueV1, probe, index)
-			return k, portValueV1.bytes(map[string]uint64{"oif": uint64(index), "state": state})
+			k, _ = portSession(linkValueV1, probe, index)
+			return k, linkValueV1.bytes(map[string]uint64{"oif": uint64(index), "state": state})
 		})
 		return n1.status().Maps[0].Unsent > 0
 	})
-	m1 = typed(t, path1, portKey, portValueV2, 1000)
+	m1 = typed(t, path1, linkKey, linkValueV2, 1000)
 	held := func(m *ebpf.Map, value layout) {
 		t.Helper()
 		if !holdsPorts(m, value, count, index) {
@@ -101,19 +101,19 @@ func TestLayoutChangesWithoutInterface(t *testing.T) {
 		}
 	}
 	poll.Eventually(t, "the new map holds all sessions", func() bool {
-		held(m2, portValueV1)
-		return holdsPorts(m1, portValueV2, count, index)
+		held(m2, linkValueV1)
+		return holdsPorts(m1, linkValueV2, count, index)
 	})
 	stay := func(d time.Duration, what string) {
 		t.Helper()
-		poll.Stays(t, d, what, func() bool { held(m1, portValueV2); held(m2, portValueV1); return true })
+		poll.Stays(t, d, what, func() bool { held(m1, linkValueV2); held(m2, linkValueV1); return true })
 	}
 	stay(3*time.Second, "all sessions stay without the interface")
 	newLink(t, index)
 	stay(6*time.Second, "all sessions stay with the interface")
 	poll.Eventually(t, "both nodes agree, also about the probe", func() bool {
-		held(m1, portValueV2)
-		held(m2, portValueV1)
+		held(m1, linkValueV2)
+		held(m2, linkValueV1)
 		return n1.status().Ready && n2.status().Ready && countEntries(t, m1) == count+1 && countEntries(t, m2) == count+1
 	})
 }
