@@ -97,8 +97,8 @@ func TestHiddenProcess(t *testing.T) {
 		if err := unix.Mount("proc", "/proc", "proc", 0, "hidepid=2"); err != nil {
 			t.Fatal(err)
 		}
-		nobody := &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
-		out, err := hiddenCommand(t, "look", nobody).CombinedOutput()
+		attr := &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
+		out, err := hiddenCommand(t, "look", attr).CombinedOutput()
 		t.Logf("%s", out)
 		if err != nil {
 			t.Fatal(err)

@@ -111,7 +111,7 @@ const stateRetry = 30 * time.Second
 func openState(dir, node string, log *slog.Logger) *state {
 	s := &state{path: filepath.Join(dir, node+".state.json"), node: node, log: log, changed: make(chan struct{}, 1)}
 	err := s.read()
-	s.onDisk = s.file.claims()
+	s.onDisk = s.file.absence()
 	if err != nil {
 		s.readFailures++
 		s.onDisk = stateFile{Maps: map[string]mapIdentity{"": {}}} // unknown
@@ -271,11 +271,11 @@ func (s *state) save() {
 		s.file.Version = stateVersion
 	}
 	data, err := json.Marshal(s.file)
-	claims := s.file.claims()
+	absence := s.file.absence()
 	s.saved = true // false again if the state changes meanwhile
 	s.mu.Unlock()
 	if err == nil {
-		err = s.replace(data, claims)
+		err = s.replace(data, absence)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -295,8 +295,8 @@ func (s *state) save() {
 	}
 }
 
-// claims returns what the file says of the absence of entries.
-func (f *stateFile) claims() stateFile {
+// absence returns what the file says of the absence of entries.
+func (f *stateFile) absence() stateFile {
 	return stateFile{Maps: maps.Clone(f.Maps), Unheld: maps.Clone(f.Unheld)}
 }
 
@@ -313,9 +313,9 @@ func (f *stateFile) holds(now *stateFile) bool {
 
 // replace writes data to the file. If it cannot, for example because the disk is full, and the file has identities that no
 // longer hold, it removes the file and tries again. Without the file, no absence counts as a delete at the next start.
-func (s *state) replace(data []byte, claims stateFile) error {
+func (s *state) replace(data []byte, absence stateFile) error {
 	err := s.write(data)
-	if err != nil && !s.onDisk.holds(&claims) {
+	if err != nil && !s.onDisk.holds(&absence) {
 		removed := os.Remove(s.path)
 		if removed != nil {
 			return errors.Join(err, removed)
@@ -324,7 +324,7 @@ func (s *state) replace(data []byte, claims stateFile) error {
 		err = s.write(data)
 	}
 	if err == nil {
-		s.onDisk = claims
+		s.onDisk = absence
 	}
 	return err
 }

@@ -193,8 +193,8 @@ var oldRuleList = []oldRule{
 	{
 		name: "restored versions are defended",
 		file: "unverified_owners.go",
-		old:  "t.isRestored(d.Version) && t.owners.stopped[from.Node]:",
-		new:  "t.isRestored(d.Version) && false:",
+		old:  "t.isRestored(d.Version) && t.owners.stopped[from.Node] &&",
+		new:  "t.isRestored(d.Version) && false &&",
 		test: "TestSimulationStops",
 	},
 	{
