@@ -49,6 +49,8 @@ type attack struct {
 	// newDaemons asks for new daemons before the attack, for two reasons: gossip stores the highest
 	// incarnation of a name, and the daemons limit log lines over time.
 	newDaemons bool
+	// restored stops all daemons cleanly before the attack and starts them again.
+	restored bool
 	// restartedNode is the number of the daemon, from 1, that the attack restarts; 0 for none.
 	restartedNode int
 	// length is the time that the attack takes, where it differs from the default length; 0 for the
@@ -71,6 +73,12 @@ func (c *cluster) perform(ctx context.Context, a *attack, length time.Duration) 
 	r := result{Name: a.name, By: string(a.by)}
 	if a.newDaemons {
 		if err := c.replaceDaemons(ctx); err != nil {
+			r.Harm = err.Error()
+			return r
+		}
+	}
+	if a.restored {
+		if err := c.restartAll(ctx); err != nil {
 			r.Harm = err.Error()
 			return r
 		}
