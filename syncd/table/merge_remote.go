@@ -56,13 +56,13 @@ func (t *Table) remote(d *Delta, now int64, opt RemoteOptions) Outcome {
 	if d.Expired {
 		return t.remoteExpired(d, h, s, now)
 	}
-	// A live record adds to the live records of the table and therefore needs admission. A delta that is
+	// A live record adds to the live records of the table or of another owner, and therefore needs admission. A delta that is
 	// not newer needs none.
-	if !d.Delete && (s == 0 || !t.meta(s).live()) {
-		if s != 0 && !t.replacesRecord(d, t.meta(s), opt) {
-			return t.mergeNotNewer(d, s, opt)
-		}
-		if !t.admits(d.Owner, now) {
+	if s != 0 && !t.replacesRecord(d, t.meta(s), opt) && !t.replacesNamed(d, s) {
+		return t.mergeNotNewer(d, s, opt)
+	}
+	if !d.Delete {
+		if !t.admitsOver(d.Owner, s, now) {
 			t.stats.Rejected++
 			return Refused
 		}
@@ -84,9 +84,6 @@ func (t *Table) remote(d *Delta, now int64, opt RemoteOptions) Outcome {
 		return Accepted
 	}
 	m := t.meta(s)
-	if !t.replacesRecord(d, m, opt) && !t.replacesNamed(d, s) {
-		return t.mergeNotNewer(d, s, opt)
-	}
 	loaded := t.noteReplacedLoad(d, s)
 	t.copyKept(s, d)
 	// A dirty record stays dirty, because the kernel still holds an older entry. If a reread is pending,

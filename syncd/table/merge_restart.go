@@ -18,8 +18,7 @@ package table
 func (t *Table) mergeOwn(d *Delta, h, s uint32, now int64, opt RemoteOptions) (o Outcome, done bool) {
 	current := d.Owner == selfID
 	if s != 0 && t.ownerLacks(d, s, opt) {
-		t.takeBack(d, s, now)
-		return Accepted, true
+		return t.takeBack(d, s, now), true
 	}
 	if (s != 0 && t.isNewer(d, t.meta(s)) || s == 0 && t.sameMap(d.Key)) && t.holdAbsent(d, h, s, now) {
 		return Accepted, true
@@ -69,8 +68,17 @@ func (t *Table) ownerLacks(d *Delta, s uint32, opt RemoteOptions) bool {
 		!d.Delete && m.live() && !m.is(flagUnversioned|flagHeld) && !t.isNewer(d, m)
 }
 
-// takeBack makes a record, whose owner lacks it, one of this node with the value of a delta.
-func (t *Table) takeBack(d *Delta, s uint32, now int64) {
+// takeBack makes a record, whose owner lacks it, one of this node with the value of a delta. It refuses a delta of this
+// incarnation, which knows its own records, and one above the limit of the table.
+func (t *Table) takeBack(d *Delta, s uint32, now int64) Outcome {
+	switch {
+	case d.Owner == selfID:
+		t.stats.Refused++
+		return Refused
+	case !t.admitsOver(d.Owner, s, now):
+		t.stats.Rejected++
+		return Refused
+	}
 	m := t.meta(s)
 	v := m.version + 1
 	t.copyKept(s, d)
@@ -79,6 +87,7 @@ func (t *Table) takeBack(d *Delta, s uint32, now int64) {
 	m.seen = max(m.seen, now)
 	m.setCPU(cpuNone)
 	t.stamp(s, v, selfID)
+	return Accepted
 }
 
 // hasLocalContent reports whether a record has the content of the local map when a delta of an earlier

@@ -1,6 +1,7 @@
 package table
 
 import (
+	"fmt"
 	"math"
 	"testing"
 )
@@ -54,6 +55,28 @@ func TestTakenBackEntriesKeepBytes(t *testing.T) {
 		return tx.Remote(d, 3, RemoteOptions{Touch: true, Sender: tx.Intern(peer), Before: math.MaxUint64})
 	})
 	r.want("k", "true..XY v5001 a100 dirty")
+}
+
+// TestRefusedRecordsAreNotTakenBack: in place of its record, a live node sends one of the present incarnation of this node, or one
+// above the limit of the table. The record stays.
+func TestRefusedRecordsAreNotTakenBack(t *testing.T) {
+	for name, c := range map[string]struct {
+		owner Owner
+		limit int
+	}{"present incarnation": {self, 0}, "above the limit": {older, 24}} {
+		t.Run(name, func(t *testing.T) {
+			r := withMembers(t, func(o *Options) { o.MaxLive = c.limit })
+			r.flood(Owner{"d", 1}, "d", c.limit/2)
+			for i := range c.limit / 6 {
+				r.local(Accepted, second, fmt.Sprint("update a", i, " v packet 0"))
+			}
+			r.remote(Accepted, second, peer, 5000, "k", "v")
+			opt := RemoteOptions{Touch: true, Before: math.MaxUint64}
+			r.tab.Update(func(tx *Tx) { opt.Sender = tx.Intern(peer) })
+			r.merge(Refused, second, c.owner, 1000, "k", "w", opt)
+			r.want("k", "v v5000 b100 dirty")
+		})
+	}
 }
 
 // TestTakenBackEntries: the entry is written again, also if an LRU map has evicted it, a full map has refused it, or this node is

@@ -15,6 +15,21 @@ const DefaultRecordsFactor = 2
 // record of a peer, as long as this node has more records than its share. All tables have about the same
 // limit. A record that the owner's map no longer holds must not take the place of a record that is in use.
 
+// admitsOver reports whether a live record of an owner may take the place of a slot, 0 for a new key. A live record that
+// changes its owner leaves the number of live records as it is, but frees room of its former owner. It therefore needs
+// admission, too, unless it uses the common half already. It may expire an evicted record.
+func (t *Table) admitsOver(id OwnerID, s uint32, now int64) bool {
+	if s == 0 || !t.meta(s).live() {
+		return t.admits(id, now)
+	}
+	from, to := &t.owners.list[t.meta(s).owner], &t.owners.list[id]
+	if from.ours == to.ours && from.group == to.group {
+		return true
+	}
+	reserved := from.ours || t.owners.live[from.Node]
+	return !reserved || from.digest.live > t.share() || t.admits(id, now)
+}
+
 // admits reports whether one more live record of an owner may enter. It may expire an evicted record for
 // that.
 func (t *Table) admits(id OwnerID, now int64) bool {

@@ -1,6 +1,9 @@
 package table
 
-import "testing"
+import (
+	"fmt"
+	"testing"
+)
 
 // TestRecordsFillTheLimit: with one live peer this node and the peer have a share of a quarter of the
 // table each.
@@ -97,4 +100,31 @@ func TestEventOlderThanScanIsStale(t *testing.T) {
 	})
 	r.local(Stale, 4*second, "update k w packet 0")
 	r.wantRereads("k")
+}
+
+// TestChangesOfOwnersNeedRoom: records of a peer change to another owner, so that its share is free again. The table has no more
+// records than its limit, and a record that is refused stays. A peer that uses its own share takes records over at any time.
+func TestChangesOfOwnersNeedRoom(t *testing.T) {
+	const limit = 120
+	for name, to := range map[string]Owner{
+		"a departed owner":                    {"departed", 1},
+		"an earlier incarnation of this node": older,
+		"another live node":                   other,
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t, func(o *Options) { o.MaxLive, o.MaxEntries = limit, limit/4 })
+			r.tab.Update(func(tx *Tx) { tx.SetMembers([]string{"b", "c"}, []string{"departed"}) })
+			for round := range 20 {
+				prefix := fmt.Sprint(round, "k")
+				r.flood(peer, prefix, 10)
+				r.floodVersion(6, to, prefix, 10)
+			}
+			if n := r.tab.Stats().Live; n > limit {
+				t.Errorf("live records: got %d, want at most %d", n, limit)
+			}
+			if n := r.floodVersion(7, Owner{"b", 101}, "0k", 10); n != 10 {
+				t.Errorf("records that the peer takes over: got %d accepted, want 10", n)
+			}
+		})
+	}
 }

@@ -6,10 +6,13 @@ import (
 )
 
 // flood merges live records of an owner and returns how many the table accepted.
-func (r *rig) flood(o Owner, prefix string, n int) (entered int) {
+func (r *rig) flood(o Owner, prefix string, n int) (entered int) { return r.floodVersion(5, o, prefix, n) }
+
+// floodVersion is flood with records of a version.
+func (r *rig) floodVersion(v Version, o Owner, prefix string, n int) (entered int) {
 	r.tab.Update(func(tx *Tx) {
 		for i := range n {
-			d := &Delta{Key: pad(fmt.Sprint(prefix, i), keySize), Value: pad("v", valueSize), Version: 5, Owner: tx.Intern(o)}
+			d := &Delta{Key: pad(fmt.Sprint(prefix, i), keySize), Value: pad("v", valueSize), Version: v, Owner: tx.Intern(o)}
 			if tx.Remote(d, 5, RemoteOptions{}) == Accepted {
 				entered++
 			}
