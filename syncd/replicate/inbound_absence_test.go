@@ -261,3 +261,37 @@ func TestTakeoverCoversRecord(t *testing.T) {
 		}
 	}
 }
+
+// TestNamedOwnersUseOneID: a peer names many incarnations of another live node as owners of unadopted entries. The entries belong to
+// the present incarnation, so that the peer does not use up the ids of that node.
+func TestNamedOwnersUseOneID(t *testing.T) {
+	const entries = 100
+	r, tb := newTestReplicator(t)
+	a := Peer{Node: "a", Incarnation: 1000, Addr: "127.0.0.1:2"}
+	tb.Update(func(tx *table.Tx) {
+		for i := range entries {
+			tx.Load(key(i), value(1))
+		}
+	})
+	x := Peer{Node: "x", Incarnation: 1, Addr: "127.0.0.1:1"}
+	r.SetPeers([]Peer{x, a})
+	s, in := newAcceptedStream(r, x)
+	m := stockBatch(in.index, 0, 10)
+	b := m.GetBatch()
+	b.CaughtUp, b.Owners = false, nil
+	for i := range entries {
+		b.Owners = append(b.Owners, &mapsyncv1.Incarnation{Node: "a", Number: uint64(1 + i)})
+		b.Deltas = append(b.Deltas, wireRecord(i, nil, 5, uint32(i)))
+		b.Deltas[i].Operation = mapsyncv1.Operation_OPERATION_UNSENT
+	}
+	if err := s.handle(mustMarshal(t, m)); err != nil || in.err != nil {
+		t.Fatalf("handle a message: got error %v, error of the map %v, want none", err, in.err)
+	}
+	ids := make(map[table.Owner]bool)
+	tb.View(func(tx *table.Tx) { tx.Owners(func(o table.Owner) { ids[o] = o.Node == "a" }) })
+	delete(ids, r.opt.Self)
+	delete(ids, x.owner())
+	if len(ids) != 1 || !ids[a.owner()] || tb.Stats().Unversioned != 0 {
+		t.Errorf("owners of named entries: got %v, %d entries unversioned, want one of incarnation 1000, and 0", ids, tb.Stats().Unversioned)
+	}
+}

@@ -92,7 +92,7 @@ func (in *inboundMap) merge(b *wire.Batch) (mergeResult, error) {
 // inboundStream.mu. Other goroutines wait for the table meanwhile, the capture of events included,
 // so mergeAll reads only atomic values and fields of the receiving goroutine.
 func (in *inboundMap) mergeAll(tx *table.Tx) {
-	b := &in.stream.batch
+	b, v := &in.stream.batch, in.stream.r.view.Load()
 	in.tx, in.ownerIDs, in.tableRejected = tx, in.ownerIDs[:0], tx.Rejected()
 	in.stream.scratch(in.m.layout)
 	// Decisions come before ids: a hostile peer could otherwise use up the ids of owners.
@@ -105,11 +105,7 @@ func (in *inboundMap) mergeAll(tx *table.Tx) {
 		if (string(w.Node) != in.stream.peer.Node || w.Number != in.stream.peer.Incarnation) && in.remoteOptions.Sender == 0 {
 			in.remoteOptions.Sender = in.senderID(tx)
 		}
-		id := table.NoOwner // an owner that is not accepted does not use an id
-		if in.decisions[i] == accepted || in.ownedByLive(i) && tx.Unadopted() {
-			id = tx.Intern(in.stream.ownerOf(w))
-		}
-		in.ownerIDs = append(in.ownerIDs, id)
+		in.ownerIDs = append(in.ownerIDs, in.ownerID(tx, v, i, w))
 	}
 	// Other batches follow versions alone, which need no rules.
 	if in.remoteOptions.Touch {
@@ -119,6 +115,18 @@ func (in *inboundMap) mergeAll(tx *table.Tx) {
 	// before it in the table.
 	in.result.err = b.ForEachGroup(in.wireDeltas[:], in.groupFunc)
 	in.result.head = tx.Head()
+}
+
+// ownerID returns the table's id of owner i of the batch. An owner that is not accepted uses no id, unless it names the owner of
+// an unadopted entry. A live node then has one id, that of its present incarnation: a peer may name any number of others.
+func (in *inboundMap) ownerID(tx *table.Tx, v *view, i int, w *wire.Owner) table.OwnerID {
+	if in.decisions[i] == accepted {
+		return tx.Intern(in.stream.ownerOf(w))
+	}
+	if p, live := v.live[string(w.Node)]; live && in.ownedByLive(i) && tx.Unadopted() {
+		return tx.Intern(p.owner())
+	}
+	return table.NoOwner
 }
 
 // ownerOf returns the owner. Most owners are the peer itself, whose name needs no copy.
