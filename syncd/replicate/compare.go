@@ -83,7 +83,7 @@ func (r *comparisonResult) add(c nodeComparison, exact bool) {
 
 // applyComparison counts a comparison and updates the state of the map. The caller holds
 // inboundStream.mu.
-func (in *inboundMap) applyComparison(r *comparisonResult, exact bool, position uint64, now time.Time) {
+func (in *inboundMap) applyComparison(r *comparisonResult, exact bool, d *wire.Digests, now time.Time) {
 	c := &in.comparison
 	in.countAboveLimit(r)
 	switch {
@@ -103,11 +103,11 @@ func (in *inboundMap) applyComparison(r *comparisonResult, exact bool, position 
 	// An incomplete comparison without a difference proves nothing, in either direction.
 	switch {
 	case !r.divergent && r.inconclusiveReason == "":
-		in.noteInSync(position, now)
+		in.noteInSync(d.Position, now)
 	case !r.divergent:
 		c.divergentNodes = nil
 	case exact:
-		in.checkBuckets(r.nodes, r.inconclusiveReason == "", position, now)
+		in.checkBuckets(r.nodes, r.inconclusiveReason == "", d, now)
 	default:
 		in.checkNodes(r.nodes, now)
 	}
@@ -157,6 +157,7 @@ func (in *inboundMap) noteIncomparable(why string) {
 			slog.String("hint", "if the keys differ: use the same first line in gossip-key-file on all nodes, then syncd reload; otherwise see docs/runbook.md, mapsync_comparison_unknown"))
 	}
 	c.impossibleReason, c.inSync, c.divergent, c.divergentNodes = why, false, 0, nil
+	c.dropBuckets()
 	if c.list != nil && c.resend == nil {
 		c.list.end(fmt.Errorf("compare map %q with %s: %s", in.m.name, in.stream.peer.Node, why))
 		c.list = nil

@@ -41,7 +41,7 @@ type divergentNode struct {
 //
 // complete reports that the peer and this node compared all records. If it is false, differences
 // are repaired and nothing is confirmed. The caller holds inboundStream.mu.
-func (in *inboundMap) checkBuckets(all []nodeComparison, complete bool, position uint64, now time.Time) {
+func (in *inboundMap) checkBuckets(all []nodeComparison, complete bool, d *wire.Digests, now time.Time) {
 	c := &in.comparison
 	// Nodes that are in sync now lose their state. A later difference starts from the first round.
 	old := c.divergentNodes
@@ -79,11 +79,11 @@ func (in *inboundMap) checkBuckets(all []nodeComparison, complete bool, position
 		// The resend shows whether this is a difference or a change that is in flight for long. One
 		// repair at a time, and not before the backoff of the last one has passed.
 		if c.resend == nil && c.resendBuckets == nil && !now.Before(c.repairAfter) {
-			c.resendBuckets = confirmed
+			c.chooseBuckets(confirmed, d.Key)
 		}
 	case agreed:
 		// Each bucket agreed at some time since the first difference.
-		in.noteInSync(position, now)
+		in.noteInSync(d.Position, now)
 	}
 }
 

@@ -50,7 +50,8 @@ func (in *inboundMap) chooseListBuckets(d *wire.Digests, all []nodeComparison, e
 		c.list = nil
 	default:
 		// appendComparisons requests the resend.
-		c.resendBuckets, c.list.bucketsChosen = set, true
+		c.chooseBuckets(set, d.Key)
+		c.list.bucketsChosen = true
 		poke(in.stream.wake)
 	}
 }

@@ -232,7 +232,7 @@ func TestDiffListEntries(t *testing.T) {
 		all.Add(b)
 	}
 	l.exact, l.bucketsChosen = true, true
-	x.in.comparison.resendBuckets = all
+	x.in.comparison.chooseBuckets(all, x.tb.DigestID())
 	x.stream.appendComparisons(nil)
 	enterRemote(x.tb, z, 5, 90) // received after the list began
 	m := x.resentBatch()
@@ -294,7 +294,7 @@ func TestDiffListEntries(t *testing.T) {
 func TestDiffListBounds(t *testing.T) {
 	x, l := newListFixture(t)
 	l.bucketsChosen, l.tooLong = true, true
-	x.in.comparison.resendBuckets = new(table.BucketSet)
+	x.in.comparison.chooseBuckets(new(table.BucketSet), x.tb.DigestID())
 	x.stream.appendComparisons(nil)
 	x.handle(x.resentBatch(4))
 	x.handle(&mapsyncv1.SubscribeResponse{Message: &mapsyncv1.SubscribeResponse_Resent{Resent: &mapsyncv1.Resent{Map: 1}}})

@@ -55,8 +55,10 @@ type inboundComparison struct {
 	divergentNodes map[string]*divergentNode
 	// requestBuckets is set if the next request asks for a digest with buckets.
 	requestBuckets bool
-	// resendBuckets are the buckets to request again with the next request; nil: none.
+	// resendBuckets are the buckets to request again with the next request; nil: none. They belong to resendKey, the digest
+	// key of the comparison that has chosen them.
 	resendBuckets *table.BucketSet
+	resendKey     uint64
 	// resend is the resend that the peer is sending; nil: none. A new one starts only after it has ended.
 	resend *inboundResend
 	// list is the list of differences that waits for a digest or for its resend; nil: none. See Diff.
@@ -74,10 +76,9 @@ type inboundComparison struct {
 type inboundResend struct {
 	// buckets are the requested buckets. The set does not change.
 	buckets *table.BucketSet
-	// digestKey is the table.DigestID to which the buckets belong.
+	// digestKey is the table.DigestID to which the buckets belong. 0: the peer has sent a digest with another key meanwhile,
+	// and may have resent other buckets. inboundStream.mu guards it.
 	digestKey uint64
-	// keyChanged is set if the peer has sent a digest with another key. The receiving goroutine owns it.
-	keyChanged bool
 	// firstPosition is the head of this node's table plus 1 when the resend was requested. Records
 	// that the peer has sent since then are at or above it.
 	firstPosition uint64
@@ -117,6 +118,20 @@ func (c *inboundComparison) reset() {
 	c.onThisStream, c.divergentNodes, c.requestBuckets, c.resendBuckets, c.resend, c.list = false, nil, false, nil, nil, nil
 }
 
+// chooseBuckets sets the buckets of the next request, and the digest key to which they belong. The caller holds
+// inboundStream.mu.
+func (c *inboundComparison) chooseBuckets(buckets *table.BucketSet, key uint64) {
+	c.resendBuckets, c.resendKey = buckets, key
+}
+
+// dropBuckets discards chosen buckets. A list chooses others from the next digest. The caller holds inboundStream.mu.
+func (c *inboundComparison) dropBuckets() {
+	c.resendBuckets = nil
+	if c.list != nil {
+		c.list.bucketsChosen, c.requestBuckets = false, true
+	}
+}
+
 // beginFullSync discards earlier agreements before a full sync. The full sync may change what this
 // node holds. The caller holds inboundStream.mu.
 func (c *inboundComparison) beginFullSync() {
@@ -154,7 +169,10 @@ func (in *inboundMap) processDigest(m *mapsyncv1.Digest, now time.Time) error {
 	in.endFullSync()
 	c := &in.comparison
 	if c.resend != nil && d.Key != c.resend.digestKey {
-		c.resend.keyChanged = true
+		c.resend.digestKey = 0
+	}
+	if c.resendBuckets != nil && d.Key != c.resendKey {
+		c.dropBuckets()
 	}
 	// Sums made with another key are not comparable.
 	if d.Key != in.m.table.DigestID() {
@@ -169,6 +187,6 @@ func (in *inboundMap) processDigest(m *mapsyncv1.Digest, now time.Time) error {
 	if c.list != nil && c.resend == nil && c.resendBuckets == nil && r.inconclusiveReason == "" {
 		in.chooseListBuckets(&d, r.nodes, exact)
 	}
-	in.applyComparison(&r, exact, d.Position, now)
+	in.applyComparison(&r, exact, &d, now)
 	return nil
 }

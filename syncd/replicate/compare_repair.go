@@ -25,8 +25,11 @@ func (s *inboundStream) appendComparisons(out []*mapsyncv1.SubscribeRequest) []*
 		// One resend at a time: the peer accepts the next request after it has sent Resent.
 		// firstPosition is read before the request is sent. All records that the peer resends are
 		// therefore at or above it.
+		if c.resendBuckets != nil && c.resendKey != in.m.table.DigestID() {
+			c.dropBuckets()
+		}
 		if c.resendBuckets != nil && c.resend == nil {
-			c.resend = &inboundResend{buckets: c.resendBuckets, digestKey: in.m.table.DigestID(), firstPosition: in.m.head() + 1, acknowledged: in.acknowledged, lastProgress: time.Now()}
+			c.resend = &inboundResend{buckets: c.resendBuckets, digestKey: c.resendKey, firstPosition: in.m.head() + 1, acknowledged: in.acknowledged, lastProgress: time.Now()}
 			c.resend.coverage.Reset(in.m.table)
 			// A resend serves a list or a repair, never both: a list merges nothing.
 			if c.list != nil && c.list.bucketsChosen {
@@ -104,9 +107,6 @@ func (s *inboundStream) handleResent(m *mapsyncv1.Resent) error {
 // The receiving goroutine calls it, without inboundStream.mu. The table is locked for
 // recordsPerLock records at a time.
 func (in *inboundMap) sweepBuckets(j *inboundResend) {
-	if j.keyChanged {
-		return // the peer may have resent other buckets
-	}
 	n, head := in.infer(&table.Absence{Before: j.firstPosition, Acknowledged: j.acknowledged, Buckets: j.buckets, DigestID: j.digestKey}, &j.coverage)
 	j.repaired, j.tableHead = j.repaired+n, head
 }

@@ -60,7 +60,7 @@ func TestComparisonRequestsAreSentOnce(t *testing.T) {
 	if got := asked() + asked(); got != "digest " {
 		t.Errorf("requests: got %s, want one digest", got)
 	}
-	c.requestBuckets, c.resendBuckets = true, new(table.BucketSet)
+	c.requestBuckets, c.resendBuckets, c.resendKey = true, new(table.BucketSet), x.tb.DigestID()
 	x.in.state = StateSyncing
 	if got := asked() + asked(); got != "repair " || c.resend == nil || c.resendBuckets != nil || c.resend.firstPosition != x.in.m.head()+1 {
 		t.Errorf("requests: got %s, resend %+v, want one repair, a resend from position %d, and no buckets left",

@@ -21,7 +21,7 @@ func (x *inboundFixture) beginResend(l *diffList) {
 		}
 		l.bucketsChosen = true // as in chooseListBuckets
 	}
-	x.in.comparison.resendBuckets = new(table.BucketSet)
+	x.in.comparison.chooseBuckets(new(table.BucketSet), x.tb.DigestID())
 	if x.stream.appendComparisons(nil); x.in.comparison.resend == nil || x.in.comparison.resend.list != l {
 		x.t.Fatalf("request a resend: got %+v, want a resend with list %p", x.in.comparison.resend, l)
 	}

@@ -87,7 +87,7 @@ func TestCompareRepairs(t *testing.T) {
 			set, c := bucketOf(b.tb, 17), b.tb.NewCursor(0)
 			defer c.Close()
 			b.tb.Update(func(tx *table.Tx) {
-				tx.Sweep(&table.Absence{Peer: table.Owner{Node: "a"}, Acknowledged: 1 << 60, Before: 1 << 60, Buckets: &set}, 1, c, 1<<20)
+				tx.Sweep(&table.Absence{Peer: table.Owner{Node: "a"}, Acknowledged: 1 << 60, Before: 1 << 60, Buckets: &set, DigestID: b.tb.DigestID()}, 1, c, 1<<20)
 			})
 		}, 1},
 		"a record that the owner does not have": {func(t *testing.T, a, b *node) {
@@ -262,7 +262,7 @@ func TestCompareOrphanedRecords(t *testing.T) {
 	for i, n := range nodes[:2] {
 		set, c := bucketOf(n.tb, 100+i), n.tb.NewCursor(0)
 		n.tb.Update(func(tx *table.Tx) {
-			tx.Sweep(&table.Absence{Peer: table.Owner{Node: "c"}, Acknowledged: 1 << 60, Before: 1 << 60, Buckets: &set}, 1, c, 1<<20)
+			tx.Sweep(&table.Absence{Peer: table.Owner{Node: "c"}, Acknowledged: 1 << 60, Before: 1 << 60, Buckets: &set, DigestID: n.tb.DigestID()}, 1, c, 1<<20)
 		})
 		c.Close()
 	}
@@ -316,7 +316,7 @@ func TestCompareWithDifferentLayouts(t *testing.T) {
 	c := b.tb.NewCursor(0)
 	b.tb.Update(func(tx *table.Tx) {
 		set.Add(tx.Bucket(flow(17)))
-		tx.Sweep(&table.Absence{Peer: table.Owner{Node: "a"}, Acknowledged: 1 << 60, Before: 1 << 60, Buckets: &set}, 1, c, 1<<20)
+		tx.Sweep(&table.Absence{Peer: table.Owner{Node: "a"}, Acknowledged: 1 << 60, Before: 1 << 60, Buckets: &set, DigestID: b.tb.DigestID()}, 1, c, 1<<20)
 	})
 	c.Close()
 	if valueOf(b.tb, flow(17)) != nil {

@@ -130,7 +130,7 @@ func deleteSilently(n *node, key []byte) {
 	n.tb.Update(func(tx *table.Tx) {
 		var set table.BucketSet
 		set.Add(tx.Bucket(key))
-		tx.Sweep(&table.Absence{Peer: table.Owner{Node: "a"}, Acknowledged: 1 << 60, Before: 1 << 60, Buckets: &set}, 1, c, 1<<20)
+		tx.Sweep(&table.Absence{Peer: table.Owner{Node: "a"}, Acknowledged: 1 << 60, Before: 1 << 60, Buckets: &set, DigestID: n.tb.DigestID()}, 1, c, 1<<20)
 	})
 }
 

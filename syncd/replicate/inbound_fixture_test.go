@@ -152,7 +152,7 @@ func TestAcknowledgementAfterRepair(t *testing.T) {
 				t.Fatalf("acknowledged position: got %d, want 10", p)
 			}
 			set := bucketOf(x.tb, test.bucket)
-			x.in.comparison.resendBuckets = &set
+			x.in.comparison.chooseBuckets(&set, x.tb.DigestID())
 			x.stream.appendComparisons(nil)
 			x.handle(x.resentBatch(test.keys...))
 			x.handle(&mapsyncv1.SubscribeResponse{Message: &mapsyncv1.SubscribeResponse_Resent{Resent: &mapsyncv1.Resent{Map: x.in.index}}})

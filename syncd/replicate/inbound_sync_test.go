@@ -135,7 +135,7 @@ func TestRepairIsAcknowledgedAfterWrite(t *testing.T) {
 	for i := range table.DigestBuckets {
 		all.Add(i)
 	}
-	j := &inboundResend{buckets: all, firstPosition: in.m.head() + 1}
+	j := &inboundResend{buckets: all, digestKey: tb.DigestID(), firstPosition: in.m.head() + 1}
 	in.comparison.resend = j
 	if err := s.handleResent(&mapsyncv1.Resent{Map: 1}); err != nil {
 		t.Fatalf("handle end of the resend: got error %v, want nil", err)

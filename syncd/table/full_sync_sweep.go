@@ -15,7 +15,7 @@ type Absence struct {
 	// Buckets are the buckets of the answer. Nil: all.
 	Buckets *BucketSet
 	// DigestID is the Table.DigestID to which Buckets belong. If the digest key has changed, the buckets have other keys, and
-	// Sweep infers nothing. 0: the key has not changed.
+	// Sweep infers nothing. Without Buckets it does not count.
 	DigestID uint64
 	// Covered reports that the answer proves nothing about a record, because a node may have filtered the
 	// record on its way. See Coverage. Nil: it proves the absence of each record. Key and value are borrowed.
@@ -38,7 +38,7 @@ type Absence struct {
 // a new cursor at position 0.
 func (tx *Tx) Sweep(a *Absence, now int64, c *Cursor, limit int) (deleted int, more bool) {
 	t := tx.t
-	if a.DigestID != 0 && a.DigestID != t.DigestID() {
+	if a.Buckets != nil && a.DigestID != t.DigestID() {
 		return 0, false
 	}
 	for range limit {

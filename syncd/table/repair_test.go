@@ -66,7 +66,7 @@ func TestSweepBuckets(t *testing.T) {
 	for more := true; more; {
 		r.tab.Update(func(tx *Tx) {
 			var n int
-			n, more = tx.Sweep(&Absence{Peer: peer, Acknowledged: math.MaxUint64, Before: before, Buckets: &in}, 2, c, 7)
+			n, more = tx.Sweep(&Absence{Peer: peer, Acknowledged: math.MaxUint64, Before: before, Buckets: &in, DigestID: r.tab.DigestID()}, 2, c, 7)
 			deleted += n
 		})
 	}
