@@ -85,7 +85,7 @@ type Cluster struct {
 	cancelDials context.CancelFunc
 	running     atomic.Bool
 	closed      chan struct{}
-	// joined is closed once a node was reached, or once the first attempt to reach all has ended.
+	// joined is closed once the first attempt to reach all nodes has ended.
 	joined      chan struct{}
 	closeJoined func()
 	// stopped is set once memberlist has stopped. Timers of memberlist that fire later then change
@@ -214,8 +214,8 @@ func (c *Cluster) notifySubscribers() {
 	}
 }
 
-// Joined returns a channel that is closed once this node has received the members of one of the Join addresses, or has
-// reached none of them at its first attempt. Before that, Members may have a part of the members.
+// Joined returns a channel that is closed once this node has tried to reach all Join addresses, and has received the members of
+// those that it has reached. Before that, Members may have a part of the members.
 func (c *Cluster) Joined() <-chan struct{} { return c.joined }
 
 // JoinError returns why the last attempt reached no other node, with one error per address. It returns

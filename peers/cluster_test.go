@@ -43,6 +43,29 @@ func TestJoined(t *testing.T) {
 	}
 }
 
+// TestJoinedWaitsForAllAddresses checks that Joined does not end with the first address that answers: its node may not have all
+// members.
+func TestJoinedWaitsForAllAddresses(t *testing.T) {
+	t.Parallel()
+	slow := func(o *Options) { o.DeadTime = 2 * poll.Limit }
+	a := start(t, "a", keys(keyOne), slow)
+	silent, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatalf("listen: got error %v, want nil", err)
+	}
+	b := start(t, "b", keys(keyOne), slow, func(o *Options) { o.Join = []string{a.GossipAddr(), silent.Addr().String()} })
+	conn, err := silent.Accept()
+	if err != nil {
+		t.Fatalf("accept: got error %v, want nil", err)
+	}
+	poll.Eventually(t, "b has joined a", func() bool { return b.sees(a) })
+	if b.hasJoined() {
+		t.Error("Joined before the second address has answered: got closed, want open")
+	}
+	_, _ = conn.Close(), silent.Close()
+	poll.Eventually(t, "the first attempt has ended", b.hasJoined)
+}
+
 func TestJoinAndLeave(t *testing.T) {
 	t.Parallel()
 	// A node that leaves is gone long before it would count as dead.

@@ -277,7 +277,6 @@ func (c *Cluster) joinOne(addr string) error {
 	c.counters.joinAttempts.Add(1)
 	_, err := c.list.Join([]string{addr})
 	if err == nil {
-		c.closeJoined()
 		return nil
 	}
 	c.counters.joinFailures.Add(1)
