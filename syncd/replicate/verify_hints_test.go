@@ -155,8 +155,9 @@ func TestIntroductions(t *testing.T) {
 	}
 	r.verifier.nodes = map[string]*discoveredNode{"x": {}}
 	r.verifier.gossipReceived = false
-	if r.handleIntroduction(Peer{Node: "y"}.owner(), verifyAddr); len(r.verifier.nodes) != 1 {
-		t.Error("caller with SetPeers in use: got discovered, want ignored")
+	r.handleIntroduction(Peer{Node: "y", Incarnation: 5}.owner(), verifyAddr)
+	if r.Discover(nil); r.verifier.nodes["y"] == nil || r.verifier.nodes["y"].introduction.Node != "y" {
+		t.Error("caller before the first Discover: got forgotten, want kept")
 	}
 }
 

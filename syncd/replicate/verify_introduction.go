@@ -16,9 +16,7 @@ func (r *Replicator) handleIntroduction(o table.Owner, addr string) {
 	p := &r.verifier
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if !p.gossipReceived {
-		return // verification is not in use: the caller uses SetPeers
-	}
+	// A caller may be earlier than the first Discover. Its introduction waits for that.
 	q := p.node(o.Node, true)
 	// An introduction is a hint to dial. It does not change a live node by itself.
 	if q == nil || q.verified == introduction || q.introduction == introduction || o.Incarnation < q.verified.Incarnation {
