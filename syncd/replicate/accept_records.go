@@ -64,7 +64,7 @@ func (in *inboundMap) authorise(owners []wire.Owner) {
 	for i := range owners {
 		d := in.decide(v, &owners[i], resent || all)
 		switch {
-		case d == rejectUnrequested && all && !resent && !v.orphaned(string(owners[i].Node)):
+		case d == rejectUnrequested && all && !resent:
 			d = named
 		case d == rejectUnrequested && resent && in.listing():
 			d = accepted // it is only compared

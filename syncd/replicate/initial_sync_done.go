@@ -7,7 +7,8 @@ import "slices"
 // not wait for a map that a peer lacks or that does not match the peer's.
 //
 // The initial sync from a peer that has not adopted its own entries yet is empty: two nodes that
-// start together would otherwise wait for each other. It may become false again, when a peer joins
+// start together would otherwise wait for each other. A peer whose table was complete before a new map brought
+// unversioned entries is waited for. It may become false again, when a peer joins
 // or a map is added.
 func (r *Replicator) InitialSyncDone() (ok bool, waiting []string) { return r.received(fromAdopted) }
 

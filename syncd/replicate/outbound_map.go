@@ -94,9 +94,9 @@ type outboundMap struct {
 	// wasComplete reports that the table was complete, and has sent records, before a new map brought unversioned records.
 	// Peers would take the mark as the absence of these records.
 	wasComplete bool
-	// tableComplete reports that the table has no unversioned records, so that streaming can begin.
+	// tableComplete reports that the table has had no unversioned records, so that streaming has begun.
 	// It never becomes false again. Until then, the peer gets a batch without deltas that is marked
-	// as caught up.
+	// as caught up, unless wasComplete is set.
 	tableComplete bool
 	// positionLost reports that the stream may have missed a forgotten delete. The stream then
 	// ends. Only a full sync restores the peer's copy then.

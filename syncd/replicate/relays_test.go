@@ -31,5 +31,3 @@ func TestRelayOfAStartingNode(t *testing.T) {
 		}
 	}
 }
-
-// TestRelays checks which peer sends the records of an unreachable node.
