@@ -54,7 +54,7 @@ func (m *replica) mayBecomeReady() bool {
 
 // becomingReady reports whether the map is about to become ready, or its identity about to be
 // saved. A daemon that is killed before the identity is saved cannot detect the deletes that
-// follow.
+// follow. After sync-timeout, the identity may wait for a peer for ever.
 func (m *replica) becomingReady() bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -62,7 +62,7 @@ func (m *replica) becomingReady() bool {
 	case MapLoading, MapSyncing:
 		return true
 	case MapReplicating:
-		return m.readyState != readyConfirmed || !m.identitySaved && m.daemon.replicator.Stats().Peers > 0 && m.table.Stats().Failed == 0
+		return m.readyState != readyConfirmed || !m.identitySaved && !m.daemon.pastSyncTimeout(m.since) && m.daemon.replicator.Stats().Peers > 0 && m.table.Stats().Failed == 0
 	}
 	return false
 }

@@ -2,6 +2,7 @@ package replicate
 
 import (
 	"fmt"
+	"time"
 
 	mapsyncv1 "mapsync/proto/mapsync/v1"
 	"mapsync/syncd/table"
@@ -47,7 +48,7 @@ func (q *ackQueue) pop(applied uint64) (position uint64, ok bool) {
 	return position, ok
 }
 
-// appendAcks appends acknowledgements of the positions that the kernel maps hold by now.
+// appendAcks appends acknowledgements of the positions that the kernel maps hold by now, and of changes of Ack.unheld.
 //
 // Only the requesting goroutine calls it. An acknowledgement lets the owner forget tombstones, so
 // it must not be early: the kernel map holds the records, except for those that it refused.
@@ -55,22 +56,30 @@ func (s *inboundStream) appendAcks(out []*mapsyncv1.SubscribeRequest) []*mapsync
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for index, in := range s.byIndex {
-		if in.pendingAcks.n == 0 {
+		position := in.appliedPosition()
+		// A position covers what was filtered before it, so it is determined first.
+		unheld := in.unheld.Load()
+		if position <= in.ackedPosition && (unheld == in.ackedUnheld || !in.served()) {
 			continue
 		}
-		var applied uint64
-		in.m.table.View(func(tx *table.Tx) { applied = tx.AppliedPosition() })
-		// A position is acknowledged once the writer has applied the changes that were merged up to it.
-		position, ok := in.pendingAcks.pop(applied)
-		if !ok || position <= in.ackedPosition {
-			continue
-		}
-		in.ackedPosition = position
+		in.ackedPosition, in.ackedUnheld = max(position, in.ackedPosition), unheld
 		out = append(out, &mapsyncv1.SubscribeRequest{Message: &mapsyncv1.SubscribeRequest_Ack{
-			Ack: &mapsyncv1.Ack{Map: index, Position: position, Unheld: in.unheld.Load()},
+			Ack: &mapsyncv1.Ack{Map: index, Position: in.ackedPosition, Unheld: unheld},
 		}})
 	}
 	return out
+}
+
+// appliedPosition returns a position of the peer that is in the kernel map: the writer has applied the changes that were merged up
+// to it. 0: no other one than before. The caller holds inboundStream.mu.
+func (in *inboundMap) appliedPosition() (position uint64) {
+	if in.pendingAcks.n == 0 {
+		return 0
+	}
+	var applied uint64
+	in.m.table.View(func(tx *table.Tx) { applied = tx.AppliedPosition() })
+	position, _ = in.pendingAcks.pop(applied)
+	return position
 }
 
 // handleAck stores an acknowledged position. The caller holds s.mu. Replicator.acknowledge reads it
@@ -88,6 +97,9 @@ func (s *outboundStream) handleAck(a *mapsyncv1.Ack) error {
 		return fmt.Errorf("acknowledgement of position %d of %q, sent up to %d: %w", a.GetPosition(), out.name, sent, errProtocol)
 	}
 	out.unheld.Store(a.GetUnheld())
+	if m := s.r.localMaps()[out.name]; m != nil && a.GetUnheld() {
+		m.unheldPeers.note(s.target.Node, time.Now(), m.table.TombstoneTTL())
+	}
 	// Only the receiving goroutine stores the position. It never decreases: the kernel map has held
 	// this position once, or newer entries in its place.
 	if a.GetPosition() > out.ackedPosition.Load() {
@@ -97,11 +109,12 @@ func (s *outboundStream) handleAck(a *mapsyncv1.Ack) error {
 }
 
 // noteAcknowledged stores the position of acknowledgedBy for the maps of which a full sync or a resend is about to be
-// requested. Only the requesting goroutine calls it.
+// requested, and 0 for the others: one of them may become due before its request. Only the requesting goroutine calls it.
 func (s *inboundStream) noteAcknowledged() {
 	var due []*inboundMap
 	s.mu.Lock()
 	for _, in := range s.maps {
+		in.acknowledged = 0
 		if in.index == 0 || in.comparison.resendBuckets != nil || !in.repeatFullSyncAt.IsZero() {
 			due = append(due, in)
 		}
@@ -127,8 +140,13 @@ func (r *Replicator) acknowledgedBy(peer table.Owner, m *localMap) (position uin
 	}
 	r.mu.Unlock()
 	for _, s := range streams {
-		if out := s.servedMap(m.name); out != nil && !out.unheld.Load() {
-			position = max(position, out.ackedPosition.Load())
+		out := s.servedMap(m.name)
+		if out == nil {
+			continue
+		}
+		// handleAck stores unheld before the position that depends on it.
+		if acked := out.ackedPosition.Load(); !out.unheld.Load() {
+			position = max(position, acked)
 		}
 	}
 	return position

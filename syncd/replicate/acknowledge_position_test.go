@@ -67,7 +67,7 @@ func TestAcknowledgedPositionNeverDecreases(t *testing.T) {
 		if err := s.handleAck(&mapsyncv1.Ack{Map: 1, Position: 20, Unheld: unheld}); err != nil {
 			t.Fatalf("handle acknowledgement: got error %v, want nil", err)
 		}
-		if got, state := s.ackedPosition(r.localMaps()[testMap]); got != want || state != ackServed {
+		if got, state := s.ackedPosition(r.localMaps()[testMap], time.Now()); got != want || state != ackServed {
 			t.Errorf("acknowledged position, unheld %t: got %d, want %d", unheld, got, want)
 		}
 	}

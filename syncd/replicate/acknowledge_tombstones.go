@@ -42,6 +42,7 @@ func (r *Replicator) acknowledge(now time.Time) {
 	for _, m := range r.localMaps() {
 		position := v.position(m)
 		m.table.View(func(tx *table.Tx) { tx.SetAcknowledged(position) })
+		v.forgetUnheldOverflow(m)
 	}
 }
 
@@ -71,14 +72,14 @@ func (r *Replicator) ackSnapshot(now time.Time) *ackSnapshot {
 // connected for subscribeGrace without a subscription to the map does not count.
 func (v *ackSnapshot) position(m *localMap) uint64 {
 	ttl := m.table.TombstoneTTL()
-	lacks := func(s *inboundStream) bool { return s.lacksFiltered(m) }
+	lacks := func(s *inboundStream) bool { return s.lacksFiltered(m, v.now, ttl) }
 	if v.membershipSince.IsZero() || v.hasAbsentNodes(ttl) || slices.ContainsFunc(v.inbound, lacks) {
 		return 0
 	}
 	least := uint64(math.MaxUint64)
 	served := make(map[string]bool, len(v.live))
 	for _, s := range v.streams {
-		position, state := s.ackedPosition(m)
+		position, state := s.ackedPosition(m, v.now)
 		p, live := v.live[s.target.Node]
 		switch {
 		case state == ackObserver:
@@ -117,12 +118,16 @@ func (v *ackSnapshot) hasAbsentNodes(ttl time.Duration) bool {
 
 // lacksFiltered reports whether this node has filtered records of its earlier incarnations that the peer has, or deletes, and
 // the full sync that brings them again has not ended. The peer has acknowledged a delete of such a record, too, if its record
-// is above the delete. It takes inboundStream.mu.
-func (s *inboundStream) lacksFiltered(m *localMap) bool {
+// is above the delete. A peer without the map has none. Some records stay filtered for ever, so a tombstone waits for ttl at
+// most, as without an acknowledgement. It takes inboundStream.mu.
+func (s *inboundStream) lacksFiltered(m *localMap, now time.Time, ttl time.Duration) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	in := s.maps[m.name]
-	return in != nil && in.m == m && (in.unheld.Load() || in.sweep)
+	if in == nil || in.m != m || in.state == StatePending || in.state == StateRefused || in.state == StateExcluded {
+		return false
+	}
+	return (in.unheld.Load() || in.sweep) && (in.unheldSince.IsZero() || now.Sub(in.unheldSince) < ttl)
 }
 
 // ackState is the state of one map on one outbound stream, for acknowledgements.
@@ -137,8 +142,8 @@ const (
 
 // ackedPosition returns the position of a map that the peer has acknowledged. For an observer,
 // which acknowledges nothing, it returns the position sent. The position is 0 for ackNone and
-// ackPending, and while the peer has not merged all deletes that it acknowledges.
-func (s *outboundStream) ackedPosition(m *localMap) (position uint64, state ackState) {
+// ackPending, and while the peer has not merged all deletes that it acknowledges, for a lifetime of tombstones at most.
+func (s *outboundStream) ackedPosition(m *localMap, now time.Time) (position uint64, state ackState) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, out := range s.maps {
@@ -150,7 +155,7 @@ func (s *outboundStream) ackedPosition(m *localMap) (position uint64, state ackS
 			}
 		case out.observe:
 			return out.sentPosition.Load(), ackObserver
-		case out.unheld.Load():
+		case out.unheld.Load() && m.unheldPeers.hold(s.target.Node, now, m.table.TombstoneTTL()):
 			return 0, ackServed
 		default:
 			return out.ackedPosition.Load(), ackServed

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	mapsyncv1 "mapsync/proto/mapsync/v1"
+	"mapsync/syncd/replicate/wire"
 )
 
 // TestAcknowledgedPositionOfAllNodes checks up to which position a table may forget tombstones early.
@@ -157,8 +158,12 @@ func TestTombstonesAreKeptWhileRecordsAreFiltered(t *testing.T) {
 	out.serving.Store(true)
 	out.ackedPosition.Store(10)
 	sender.maps = []*outboundMap{out}
-	v := &ackSnapshot{
-		now: time.Now(), membershipSince: time.Now(), live: map[string]Peer{"x": p}, streams: []*outboundStream{sender}, inbound: []*inboundStream{s},
+	r.inboundStreams["x"], r.outboundStreams[sender] = s, struct{}{}
+	r.SetPeers([]Peer{p})
+	now := time.Now()
+	filter := func() {
+		in.unheld.Store(true)
+		in.handleMerged(&wire.Batch{Position: in.position}, mergeResult{}, now)
 	}
 	for _, step := range []struct {
 		name string
@@ -166,12 +171,22 @@ func TestTombstonesAreKeptWhileRecordsAreFiltered(t *testing.T) {
 		want uint64
 	}{
 		{"all records were merged", func() {}, 10},
-		{"a record was filtered", func() { in.unheld.Store(true) }, 0},
+		{"a record was filtered", filter, 0},
 		{"a full sync brings it again", func() { in.position = 1; in.beginFullSync(true, 0) }, 0},
 		{"the full sync has ended", in.handleCaughtUp, 10},
+		{"a record was filtered again", filter, 0},
+		{"the peer has no map any more", func() { in.state = StatePending }, 10},
+		{"the map does not fit", func() { in.state = StateRefused }, 10},
+		{"the peer may not write the map", func() { in.state = StateExcluded }, 10},
+		{"the peer has the map again", func() { in.state = StateCaughtUp }, 0},
+		{"full syncs do not bring it", func() { in.beginFullSync(true, 0); filter(); in.handleCaughtUp() }, 0},
+		{"it is filtered for the lifetime of tombstones", func() { now = now.Add(m.table.TombstoneTTL()) }, 10},
+		{"a full sync has brought it", func() { in.beginFullSync(true, 0); in.handleCaughtUp() }, 10},
+		{"another record was filtered", filter, 0},
 	} {
-		if step.do(); v.position(m) != step.want {
-			t.Errorf("%s: acknowledged position: got %d, want %d", step.name, v.position(m), step.want)
+		step.do()
+		if got := r.ackSnapshot(now).position(m); got != step.want {
+			t.Errorf("%s: acknowledged position: got %d, want %d", step.name, got, step.want)
 		}
 	}
 }

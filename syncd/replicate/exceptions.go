@@ -54,7 +54,7 @@ type exceptions struct {
 	aboveLimit, aboveLimitKeys int
 	// syncNumber numbers the full syncs.
 	syncNumber int
-	// syncComplete reports that the full sync syncNumber has ended.
+	// syncComplete reports that the full sync syncNumber has ended. inboundStream.mu guards it, too.
 	syncComplete bool
 
 	// unloggedKey is the key of the first entry since the last log line; nil: none.

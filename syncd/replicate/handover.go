@@ -2,6 +2,7 @@ package replicate
 
 import (
 	"fmt"
+	"time"
 
 	mapsyncv1 "mapsync/proto/mapsync/v1"
 	"mapsync/syncd/table"
@@ -33,6 +34,15 @@ func (out *outboundMap) sendHandover() error {
 	return out.send(&mapsyncv1.SubscribeResponse{Message: &mapsyncv1.SubscribeResponse_Handover{
 		Handover: &mapsyncv1.MapHandover{Map: out.index, Handover: protoHandover(out.handover)},
 	}})
+}
+
+// handleHandover is setHandover for a change. It looks at all owners of the table with the table locked, so more changes than
+// scanLimit allows end the stream: a drain takes longer. The caller holds inboundStream.mu.
+func (in *inboundMap) handleHandover(p *mapsyncv1.Handover, now time.Time) error {
+	if !in.m.handovers.allow(in.stream.peer.Node, now, in.stream.r.opt.digestInterval) {
+		return fmt.Errorf("receive too many changes of the handover of map %q: %w", in.m.name, errProtocol)
+	}
+	return in.setHandover(p)
 }
 
 // setHandover stores what the peer has handed over. The name of the peer is authenticated, so no node announces the

@@ -130,3 +130,16 @@ func TestHandoverOfAnotherIncarnation(t *testing.T) {
 		t.Errorf("handover after the end of the stream: got %+v, want none", h)
 	}
 }
+
+// TestChangesOfHandoverAreLimited has a peer change its handover all the time. Each change looks at all owners of the table.
+func TestChangesOfHandoverAreLimited(t *testing.T) {
+	x := newInboundFixture(t)
+	for i := range uint64(2 * scanBurst) {
+		err := x.stream.handle(mustMarshal(t, &mapsyncv1.SubscribeResponse{Message: &mapsyncv1.SubscribeResponse_Handover{Handover: &mapsyncv1.MapHandover{
+			Map: x.in.index, Handover: &mapsyncv1.Handover{Incarnation: 1, Version: 1 + i},
+		}}}))
+		if tooMany := i >= scanBurst; errors.Is(err, errProtocol) != tooMany {
+			t.Errorf("change %d: got %v, want a protocol error: %t", i, err, tooMany)
+		}
+	}
+}

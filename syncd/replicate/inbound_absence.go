@@ -103,6 +103,8 @@ func (in *inboundMap) noteOwner(w *wire.Delta, key []byte, exact bool) {
 	switch id := in.ownerIDs[w.Owner]; {
 	case string(in.stream.batch.Owners[w.Owner].Node) == in.stream.r.opt.Self.Node:
 		in.tx.NoteUnheld(key)
+		in.lacksOwn.Store(true)
+		in.result.repeat = in.result.repeat || in.tx.UnheldOverflow() // see forgetUnheldOverflow
 		// The sender does not have a record that it has only named as merged here.
 		if w.Operation == mapsyncv1.Operation_OPERATION_UPDATE {
 			in.unheld.Store(true)

@@ -24,6 +24,12 @@ func (in *inboundMap) repeatFullSyncDue(now time.Time) bool {
 	return !in.repeatFullSyncAt.IsZero() && now.After(in.repeatFullSyncAt)
 }
 
+// allowSweep reports whether the map may be requested now, and counts the request if so. The peer decides whether it answers
+// with a full sync, whose end may scan the whole table. The caller holds inboundStream.mu.
+func (in *inboundMap) allowSweep(now time.Time) bool {
+	return in.position == 0 || in.m.sweeps.allow(in.stream.peer.Node, now, in.stream.r.opt.digestInterval)
+}
+
 // sweepUnreceived deletes the peer's records that the full sync did not contain: the peer has
 // deleted them, and this node did not receive the deletes. Records at or above sweepBefore
 // stay. The full sync has moved its records there, and newer changes are there, too.
@@ -53,4 +59,5 @@ func (in *inboundMap) beginFullSync(known bool, position uint64) {
 	in.fullSyncCoverage.Reset(in.m.table)
 	in.unheld.Store(false)
 	in.fullSyncOpen = true
+	in.lacksOwn.Store(false)
 }

@@ -33,9 +33,11 @@ type inboundMap struct {
 	err error
 	// retryAt is the earliest time of the next subscription.
 	retryAt time.Time
-	// backoff is the last pause before a new subscription. It doubles up to 30 s; a merged batch
-	// resets it to 0.
+	// backoff is the last pause before a new subscription. It doubles up to maxSubscribePause; a batch that is merged
+	// longer than that after the acceptance resets it to 0.
 	backoff time.Duration
+	// acceptedAt is when the peer last accepted a subscription.
+	acceptedAt time.Time
 
 	// generation is the generation of the peer's map that position belongs to; 0: nothing was
 	// received yet.
@@ -57,8 +59,13 @@ type inboundMap struct {
 	// fullSyncCoverage has the keys about which the current full sync proves nothing. The table's lock guards it.
 	fullSyncCoverage table.Coverage
 	// unheld reports that this node has filtered records of its earlier incarnations, or deletes, since the current full
-	// sync began. A full sync follows that brings the deletes again. See Ack.unheld.
+	// sync began. A full sync follows if it may bring them. See Ack.unheld.
 	unheld atomic.Bool
+	// unheldSince is when unheld was set for the first time since the end of a full sync without it; zero: not since.
+	unheldSince time.Time
+	// lacksOwn reports that this node has filtered records of its earlier incarnations since the current full sync began, or
+	// that the peer has named some.
+	lacksOwn atomic.Bool
 	// sweep reports that the end of the current full sync deletes the peer's records that it
 	// did not send.
 	sweep bool
@@ -76,8 +83,10 @@ type inboundMap struct {
 	repeatFullSyncAt time.Time
 	// pendingAcks are the merged positions that the kernel map does not hold yet.
 	pendingAcks ackQueue
-	// ackedPosition is the last position acknowledged on this stream, never above position. 0: none.
+	// ackedPosition is the last position acknowledged on this stream, never above position. 0: none. ackedUnheld is the
+	// value of unheld that the last acknowledgement had.
 	ackedPosition uint64
+	ackedUnheld   bool
 	// traffic counts the batches received. It is safe for concurrent use.
 	traffic traffic
 	// accepted is the number of deltas that changed the table.
@@ -174,7 +183,7 @@ func newInboundMap(s *inboundStream, m *localMap) *inboundMap {
 func (in *inboundMap) reset() {
 	in.index, in.unsubscribeIndex = 0, 0
 	in.state = StateWaiting
-	in.pendingAcks.n, in.ackedPosition = 0, 0
+	in.pendingAcks.n, in.ackedPosition, in.ackedUnheld = 0, 0, false
 	in.comparison.reset()
 	in.owners.reset()
 	poke(in.stream.r.wake)
@@ -213,7 +222,7 @@ func (in *inboundMap) accept(a *mapsyncv1.MapAccepted) error {
 	// this position waits for them.
 	in.pendingAcks.push(in.position, in.tableHead)
 	in.generation = a.GetGeneration()
-	in.state, in.err = StateSyncing, nil
+	in.state, in.err, in.acceptedAt = StateSyncing, nil, time.Now()
 	poke(in.stream.r.wake)
 	return nil
 }
@@ -262,7 +271,9 @@ func (in *inboundMap) handleMerged(b *wire.Batch, res mergeResult, now time.Time
 	in.traffic.add(b.DeltaCount, b.Size())
 	in.accepted += res.accepted
 	in.fullSyncRecords += b.DeltaCount
-	in.backoff = 0
+	if now.Sub(in.acceptedAt) > maxSubscribePause {
+		in.backoff = 0
+	}
 	// A peer that has other records to send sends those first. While it has requested records to send,
 	// it marks no batch as caught up, so such a batch does not count.
 	if b.Requested || !b.CaughtUp && !b.Resent {
@@ -271,21 +282,22 @@ func (in *inboundMap) handleMerged(b *wire.Batch, res mergeResult, now time.Time
 	if j := in.comparison.resend; j != nil && (b.Resent || b.Requested || !b.CaughtUp) {
 		j.lastProgress = now
 	}
-	if res.repeat {
+	// An entry whose interface does not exist may fit later. An entry with a number out of range
+	// does not fit before the peer changes and resends it.
+	mayFit := res.refused+res.ahead > res.outOfRange
+	if res.repeat || mayFit && (!b.Resent || in.unheld.Load()) {
 		in.scheduleFullSync(now)
 	}
+	if in.unheld.Load() && in.unheldSince.IsZero() {
+		in.unheldSince = now
+	}
 	if b.Resent {
-		return // neither the end of a full sync nor another reason to repeat it
+		return // not the end of a full sync
 	}
 	in.refused += res.refused + res.ahead
 	excepted := res.outOfRange + res.withoutInterface
 	if n := res.refused - excepted; n+res.ahead > 0 {
 		in.err = fmt.Errorf("%d records refused, %d too far ahead of the clock", n, res.ahead)
-	}
-	// An entry whose interface does not exist may fit later. An entry with a number out of range
-	// does not fit before the peer changes and resends it.
-	if res.refused+res.ahead > res.outOfRange {
-		in.scheduleFullSync(now)
 	}
 	switch {
 	case b.Requested: // out of turn
@@ -304,6 +316,9 @@ func (in *inboundMap) handleCaughtUp() {
 	}
 	in.owners.endSendAll()
 	in.sweep, in.fullSyncDone = false, true
+	if !in.unheld.Load() {
+		in.unheldSince = time.Time{}
+	}
 	in.exceptions.endSync()
 	in.state = StateCaughtUp
 	if in.repeatFullSyncAt.IsZero() {
@@ -311,11 +326,19 @@ func (in *inboundMap) handleCaughtUp() {
 	}
 }
 
+// maxSubscribePause bounds the pause before a new subscription.
+const maxSubscribePause = 30 * time.Second
+
+// nextRetry doubles the pause before a new subscription, and returns its end. The caller holds inboundStream.mu.
+func (in *inboundMap) nextRetry(now time.Time) time.Time {
+	in.backoff = min(max(2*in.backoff, in.stream.r.opt.MinBackoff), maxSubscribePause)
+	return now.Add(in.backoff)
+}
+
 // fail ends the subscription and schedules another after a growing pause. The caller holds
 // inboundStream.mu.
 func (in *inboundMap) fail(err error, now time.Time) {
-	in.backoff = min(max(2*in.backoff, in.stream.r.opt.MinBackoff), 30*time.Second)
-	in.endSubscription(StateFailed, err, now.Add(in.backoff))
+	in.endSubscription(StateFailed, err, in.nextRetry(now))
 }
 
 // endSubscription ends the subscription, and schedules another at retry. The caller holds

@@ -117,7 +117,7 @@ func TestInboundMapState(t *testing.T) {
 	all := *in.owners.permit
 	all.all = true
 	in.owners.permit = &all
-	in.sweep, in.repeatedFullSyncs, in.backoff = true, 2, time.Second
+	in.sweep, in.repeatedFullSyncs, in.backoff, in.acceptedAt = true, 2, time.Second, now.Add(-maxSubscribePause)
 	in.handleMerged(&wire.Batch{Position: 9, DeltaCount: 1, CaughtUp: true}, mergeResult{head: 4}, now.Add(1))
 	if in.state != StateCaughtUp || !in.fullSyncDone || in.sweep || in.repeatedFullSyncs != 0 || in.backoff != 0 || in.owners.permit.all ||
 		!in.owners.lastProgress.Equal(now) || !wasWoken(x.r.wake) {

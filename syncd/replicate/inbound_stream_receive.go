@@ -78,7 +78,7 @@ func (s *inboundStream) handle(data []byte) error {
 	case *mapsyncv1.SubscribeResponse_Sources:
 		return s.withSubscription(m.Sources.GetMap(), func(in *inboundMap) error { return in.handleSources(m.Sources) })
 	case *mapsyncv1.SubscribeResponse_Handover:
-		return s.withSubscription(m.Handover.GetMap(), func(in *inboundMap) error { return in.setHandover(m.Handover.GetHandover()) })
+		return s.withSubscription(m.Handover.GetMap(), func(in *inboundMap) error { return in.handleHandover(m.Handover.GetHandover(), time.Now()) })
 	case *mapsyncv1.SubscribeResponse_Accepted:
 		return s.withSubscription(m.Accepted.GetMap(), func(in *inboundMap) error { return in.handleAccepted(m.Accepted) })
 	// The peer does not have the map. That is not an error, and readiness does not wait for it. The
@@ -145,8 +145,7 @@ func (s *inboundStream) handleEnded(in *inboundMap, m *mapsyncv1.MapEnded) error
 	delete(s.byIndex, in.index)
 	in.reset()
 	// The pause prevents a busy loop with a peer that ends each subscription at once.
-	in.backoff = min(max(2*in.backoff, s.r.opt.MinBackoff), 30*time.Second)
-	in.retryAt = time.Now().Add(in.backoff)
+	in.retryAt = in.nextRetry(time.Now())
 	poke(s.wake)
 	return nil
 }
@@ -265,7 +264,8 @@ func (s *inboundStream) appendSubscriptions(out []*mapsyncv1.SubscribeRequest, m
 			continue
 		}
 		// A full sync needs a new subscription, because only the first message chooses the position.
-		if in.repeatFullSyncDue(now) && (in.state == StateSyncing || in.state == StateCaughtUp) {
+		// One that has not ended goes on, however long it takes.
+		if in.repeatFullSyncDue(now) && in.served() && !in.fullSyncOpen {
 			out = unsubscribe(out, in.index)
 			delete(s.byIndex, in.index)
 			// The position stays. accept replaces it when the full sync begins.
@@ -274,7 +274,7 @@ func (s *inboundStream) appendSubscriptions(out []*mapsyncv1.SubscribeRequest, m
 		switch {
 		// The pause after a failure has passed. idle wakes this goroutine while a map has no
 		// subscription.
-		case in.index == 0 && !now.Before(in.retryAt):
+		case in.index == 0 && !now.Before(in.retryAt) && in.allowSweep(now):
 			out = append(out, s.subscriptionRequest(in, now))
 		// A peer of an older release accepts no owner requests.
 		case in.index != 0 && in.owners.sentSerial != in.owners.serial && s.supportsOwnerRequests:

@@ -43,6 +43,11 @@ type localMap struct {
 	deliveries deliveries
 	// scans limits how often each peer makes this node scan the table. It has its own lock.
 	scans scanLimit
+	// sweeps limits the subscriptions that may end with a sweep of the table, and handovers the changes of a handover, of each
+	// peer. They have their own locks.
+	sweeps, handovers scanLimit
+	// unheldPeers are the peers that lack deletes, or records of their earlier incarnations. It has its own lock.
+	unheldPeers unheldPeers
 	// sources are the live peers from which this node receives the map and has received
 	// everything, sorted.
 	sources atomic.Pointer[[]string]

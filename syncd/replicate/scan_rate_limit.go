@@ -9,8 +9,8 @@ import (
 // them it may start one in each digest interval.
 const scanBurst = 8
 
-// scanLimit limits how often each peer makes this node scan a table: by a subscription, by a request
-// for records of other owners, and by a resend. Such a request takes few bytes. If the scan finds
+// scanLimit limits how often each peer makes this node scan a table: by a subscription, in both directions, by a request
+// for records of other owners, by a resend, and by a handover. Such a request takes few bytes. If the scan finds
 // few records to send, flow control does not slow it down.
 //
 // It belongs to the map and not to a stream, because a peer may subscribe again at any time.

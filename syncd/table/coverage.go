@@ -206,6 +206,16 @@ func (tx *Tx) UnheldSerial() (serial uint64, some bool) {
 // UnheldOverflow reports whether some unheld keys are unknown.
 func (tx *Tx) UnheldOverflow() bool { return tx.t.unheld.overflow }
 
+// ForgetUnheldOverflow forgets that unheld keys are unknown. The caller calls it once peers have sent all records of earlier
+// incarnations of this node, and the table has merged them.
+func (tx *Tx) ForgetUnheldOverflow() {
+	u := &tx.t.unheld
+	if u.overflow {
+		u.overflow = false
+		u.serial++
+	}
+}
+
 // Unheld returns the unheld keys, for Options.Unheld of the next incarnation. The merged ones count until the map has them.
 func (tx *Tx) Unheld() Unheld {
 	u := &tx.t.unheld
