@@ -265,7 +265,7 @@ func (s *inboundStream) appendSubscriptions(out []*mapsyncv1.SubscribeRequest, m
 		}
 		// A full sync needs a new subscription, because only the first message chooses the position.
 		// One that has not ended goes on, however long it takes.
-		if in.repeatFullSyncDue(now) && in.served() && !in.fullSyncOpen {
+		if in.repeatFullSyncDue(now) && in.served() && in.exceptions.syncComplete {
 			out = unsubscribe(out, in.index)
 			delete(s.byIndex, in.index)
 			// The position stays. accept replaces it when the full sync begins.

@@ -60,6 +60,9 @@ type localMap struct {
 	unsent exceptions
 	// sendable are keys that have left unsent because their records can be sent now. The table's lock guards it.
 	sendable [][]byte
+	// overflowHead is the head of the table plus 1 when forgetUnheldOverflow found that all records had been received; 0: they are not. Only
+	// the goroutine of Run uses it.
+	overflowHead uint64
 	// keyPrinter formats encoded keys of this map.
 	keyPrinter wirePrinter
 

@@ -45,15 +45,20 @@ func (u *unheldPeers) hold(peer string, now time.Time, ttl time.Duration) bool {
 }
 
 // forgetUnheldOverflow makes the table forget that it lacks unheld keys, once the last full sync of each live peer has brought all
-// records of this node's earlier incarnations, and no node may return with others. The identity of the kernel map can be saved then.
+// records of this node's earlier incarnations, the kernel map has them, and no node may return with others. The identity of the
+// kernel map can be saved then.
 func (v *ackSnapshot) forgetUnheldOverflow(m *localMap) {
-	overflow := false
-	m.table.View(func(tx *table.Tx) { overflow = tx.UnheldOverflow() })
+	overflow, applied := false, uint64(0)
+	m.table.View(func(tx *table.Tx) { overflow, applied = tx.UnheldOverflow(), tx.AppliedPosition() })
 	lacks := func(s *inboundStream) bool { return s.lacksOwnRecords(m) }
-	if !overflow || len(v.inbound) == 0 || v.hasAbsentNodes(m.table.TombstoneTTL()) || slices.ContainsFunc(v.inbound, lacks) {
-		return
+	switch {
+	case !overflow || len(v.inbound) == 0 || v.hasAbsentNodes(m.table.TombstoneTTL()) || slices.ContainsFunc(v.inbound, lacks):
+		m.overflowHead = 0
+	case m.overflowHead == 0:
+		m.overflowHead = m.head() + 1
+	case applied+1 >= m.overflowHead:
+		m.table.Update((*table.Tx).ForgetUnheldOverflow)
 	}
-	m.table.Update((*table.Tx).ForgetUnheldOverflow)
 }
 
 // lacksOwnRecords reports whether the peer may have records of this node's earlier incarnations that this node has not merged. It
