@@ -102,8 +102,8 @@ func TestEventOlderThanScanIsStale(t *testing.T) {
 	r.wantRereads("k")
 }
 
-// TestChangesOfOwnersNeedRoom: records of a peer change to another owner, so that its share is free again. The table has no more
-// records than its limit, and a record that is refused stays. A peer that uses its own share takes records over at any time.
+// TestChangesOfOwnersNeedRoom: records of a peer change to another owner, so that its share is free again. The limit of the table
+// holds. A peer that uses its own share takes records over at any time.
 func TestChangesOfOwnersNeedRoom(t *testing.T) {
 	const limit = 120
 	for name, to := range map[string]Owner{

@@ -6,7 +6,9 @@ import (
 )
 
 // flood merges live records of an owner and returns how many the table accepted.
-func (r *rig) flood(o Owner, prefix string, n int) (entered int) { return r.floodVersion(5, o, prefix, n) }
+func (r *rig) flood(o Owner, prefix string, n int) (entered int) {
+	return r.floodVersion(5, o, prefix, n)
+}
 
 // floodVersion is flood with records of a version.
 func (r *rig) floodVersion(v Version, o Owner, prefix string, n int) (entered int) {
