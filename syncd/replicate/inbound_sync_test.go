@@ -175,7 +175,7 @@ func TestAckAfterResumeWaitsForWriter(t *testing.T) {
 }
 
 // TestBackoffOfAFailedMap checks that failures double the pause before the next attempt, up to 30
-// s, until a batch is received.
+// s, until a batch is received from a peer that has served the map for longer.
 func TestBackoffOfAFailedMap(t *testing.T) {
 	r, _ := newTestReplicator(t)
 	r.opt.MinBackoff = time.Second
@@ -187,10 +187,13 @@ func TestBackoffOfAFailedMap(t *testing.T) {
 			t.Errorf("pause: got %s, want %s", got, want*time.Second)
 		}
 	}
-	in.handleMerged(&wire.Batch{}, mergeResult{}, now)
-	in.fail(errGap, now)
-	if got := in.retryAt.Sub(now); got != time.Second {
-		t.Errorf("pause after a batch: got %s, want 1s", got)
+	for served, want := range map[time.Duration]time.Duration{maxSubscribePause: maxSubscribePause, maxSubscribePause + 1: time.Second} {
+		in.acceptedAt, in.backoff = now.Add(-served), maxSubscribePause
+		in.handleMerged(&wire.Batch{}, mergeResult{}, now)
+		in.fail(errGap, now)
+		if got := in.retryAt.Sub(now); got != want {
+			t.Errorf("pause after a batch, served for %s: got %s, want %s", served, got, want)
+		}
 	}
 }
 
