@@ -288,9 +288,9 @@ func TestHandshake(t *testing.T) {
 		if c.want != nil {
 			continue
 		}
-		if !x.stream.supportsOwnerRequests || !x.stream.supportsReports || x.stream.version != 1 || x.stream.since.Before(before) || x.stream.lastContact.Load() == 0 || x.r.Stats().Connects != 1 {
+		if !x.stream.supportsOwnerRequests || !x.stream.supportsReports || x.stream.version != supportedVersions.highest || x.stream.since.Before(before) || x.stream.lastContact.Load() == 0 || x.r.Stats().Connects != 1 {
 			t.Errorf("%s: stream: got since %s, %d connects, "+
-				"want not before %s and 1; want owner requests, reports, version 1 and a contact",
+				"want not before %s and 1; want owner requests, reports, the highest version and a contact",
 				name, x.stream.since, x.r.Stats().Connects, before)
 		}
 		wasWoken(x.r.wake)

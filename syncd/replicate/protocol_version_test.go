@@ -70,11 +70,10 @@ func TestProtocolVersionIsNegotiated(t *testing.T) {
 	}
 }
 
-// TestSupportedVersions checks that this release supports a version of the previous release, which
-// supports version 1 only.
+// TestSupportedVersions checks that this release supports version 2, the only one of the previous release.
 func TestSupportedVersions(t *testing.T) {
-	if v := supportedVersions; v.lowest != 1 || v.highest < v.lowest {
-		t.Errorf("supported versions: got %+v, want them to begin with 1", v)
+	if v := supportedVersions; v.lowest != 2 || v.highest < v.lowest {
+		t.Errorf("supported versions: got %+v, want them to begin with 2", v)
 	}
 }
 
