@@ -51,10 +51,7 @@ func TestHelloValidation(t *testing.T) {
 		if status.Code(err) != c.code {
 			t.Errorf("%s: check hello: got error %v, want code %s", name, err, c.code)
 		}
-		version := uint32(1)
-		if c.hello.GetMaxProtocolVersion() > 0 {
-			version = supportedVersions.highest
-		}
+		version := supportedVersions.highest
 		if err == nil && got != (admitted{node: target, caller: anyCaller, version: version}) {
 			t.Errorf("%s: check hello: got %+v, want node %v, any caller and version %d", name, got, target, version)
 		}
