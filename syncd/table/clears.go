@@ -22,21 +22,6 @@ const (
 	clearCallers = 8
 )
 
-// Process is a process on this host. A process ID may be used again, with another start.
-type Process struct {
-	// ID is the process ID in the initial PID namespace. 0: unknown.
-	ID uint32
-	// Start is the time of its start in nanoseconds since boot, suspend included.
-	Start int64
-}
-
-// Caller is the process that deletes an entry by bpf(2).
-type Caller struct {
-	Process
-	// Age is the time since the start of the process.
-	Age time.Duration
-}
-
 // Clear is the latest clear of a table, until an operator decides about it.
 type Clear struct {
 	// At is the wall clock in nanoseconds of the first delete. 0: none.
@@ -90,8 +75,9 @@ type clears struct {
 		Caller
 		n int
 	}
-	// caller is the process of the latest event of a delete.
+	// caller is the process of the latest event of a delete. seen has those of deletes that a reread has yet to decide.
 	caller Caller
+	seen   seenCallers
 	// passed is the value of since up to which the deletes are not a clear.
 	passed int64
 	// latest is the wall clock in nanoseconds at which the latest delete began to wait.
@@ -107,9 +93,6 @@ type clears struct {
 	// clear is the latest clear.
 	clear Clear
 }
-
-// SetCaller sets the process of the deletes by bpf(2) that are entered next, or whose rereads are requested next.
-func (tx *Tx) SetCaller(c Caller) { tx.t.clears.caller = c }
 
 // LatestClear returns the latest clear that no operator has decided about.
 func (tx *Tx) LatestClear() Clear { return tx.t.clears.clear }
@@ -127,8 +110,8 @@ func (t *Table) holdDelete(c *Change, s uint32) Outcome {
 		return Unchanged
 	}
 	caller := x.caller
-	if c.Context == ContextReread && !m.is(flagDeleteSeen) {
-		caller = Caller{} // a scan has found it
+	if c.Context == ContextReread {
+		caller = t.seenCaller(s)
 	}
 	if _, wins := t.winningVersion(c, s); !wins {
 		return Stale
@@ -185,23 +168,6 @@ func (x *clears) pop() heldDelete {
 		x.again--
 	}
 	return e
-}
-
-// callerIndex returns the index of a process in callers, 0 if too many others have deleted entries.
-func (x *clears) callerIndex(c Caller) uint8 {
-	free := 0
-	for i := 1; i < clearCallers && c.ID != 0; i++ {
-		switch at := &x.callers[i]; {
-		case at.n > 0 && at.Process == c.Process:
-			return uint8(i)
-		case at.n == 0 && free == 0:
-			free = i
-		}
-	}
-	if free > 0 {
-		x.callers[free].Caller = c
-	}
-	return uint8(free)
 }
 
 // unhold ends the waiting of a delete without entering it.

@@ -100,7 +100,7 @@ func (t *Table) rereadLoaded(s uint32, key []byte) {
 	}
 	t.requestReread(s)
 	if at == deletedByCall {
-		t.meta(s).flags |= flagDeleteSeen
+		t.noteDeleteSeen(s, Caller{})
 	}
 }
 

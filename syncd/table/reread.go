@@ -33,7 +33,7 @@ func (tx *Tx) RequestRereadOfDelete(key []byte) {
 		return
 	}
 	if _, s := tx.t.find(key); s != 0 {
-		tx.t.meta(s).flags |= flagDeleteSeen
+		tx.t.noteDeleteSeen(s, tx.t.clears.caller)
 		return
 	}
 	tx.t.replaced.note(key, nil, false)
@@ -53,8 +53,12 @@ func (t *Table) noteLateChange(c *Change, s uint32) {
 	if again {
 		t.requestReread(s)
 		if c.Op == OpDelete && c.Context != ContextReread {
-			m.flags |= flagDeleteSeen
-			t.notePacketDelete(s, c.Context < ContextSyscall)
+			packet, by := c.Context < ContextSyscall, t.clears.caller
+			if packet {
+				by = Caller{}
+			}
+			t.noteDeleteSeen(s, by)
+			t.notePacketDelete(s, packet)
 		}
 	}
 }

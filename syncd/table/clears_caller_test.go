@@ -1,0 +1,79 @@
+package table
+
+import (
+	"fmt"
+	"testing"
+)
+
+// TestCallerOfABatch: a process clears the map by batch deletes, of which hooks report the keys. Another process deletes an entry
+// before the rereads arrive. The clear counts as that of the first process.
+func TestCallerOfABatch(t *testing.T) {
+	for _, between := range []bool{false, true} {
+		r := newClearRig(t, 1000)
+		r.tab.Update(func(tx *Tx) {
+			tx.AdvanceClock(idle)
+			tx.SetCaller(young)
+			for i := range 999 {
+				tx.RequestRereadOfDelete(pad(fmt.Sprintf("k%d", i), keySize))
+			}
+			if between {
+				tx.SetCaller(collector)
+				tx.Local(parseChange(r, "delete k999 - syscall 0", idle))
+			}
+		})
+		r.rereadAbsent(idle + 1000)
+		r.settle(idle+second, idle+6*second, nil)
+		var latest Clear
+		r.tab.View(func(tx *Tx) { latest = tx.LatestClear() })
+		if s := r.tab.Stats(); s.Live != 1000 || latest.Caller != young {
+			t.Errorf("other process between %t: got %d live, caller %+v, want 1000 and %+v", between, s.Live, latest.Caller, young)
+		}
+	}
+}
+
+// rereadAbsent finds the keys of all requested rereads absent.
+func (r clearRig) rereadAbsent(at int64) {
+	r.tab.Update(func(tx *Tx) {
+		buf := make([]byte, keySize)
+		for tx.TakeRereads(buf) == 1 {
+			tx.Local(&Change{Key: buf, Op: OpDelete, Time: at, Context: ContextReread})
+		}
+	})
+}
+
+// TestCallerOfALateDelete: the event of a delete arrives late, and a reread decides. The delete counts as that of the process of
+// the event. An absence that no hook has reported has no process.
+func TestCallerOfALateDelete(t *testing.T) {
+	r := newClearRig(t, 200)
+	r.local(Accepted, idle, "update k0 w process 0")
+	r.tab.Update(func(tx *Tx) { tx.SetCaller(young) })
+	r.local(Stale, idle-second/10, "delete k0 - syscall 1")
+	r.tab.Update(func(tx *Tx) { tx.SetCaller(collector) })
+	r.rereadAbsent(idle + 1000)
+	r.local(Ignored, idle, "delete k1 - reread 0")
+	x := &r.tab.clears
+	for _, want := range []Caller{young, {}} {
+		if e := x.pop(); x.callers[e.caller].Caller != want {
+			t.Errorf("process of a delete: got %+v, want %+v", x.callers[e.caller].Caller, want)
+		}
+	}
+}
+
+// TestSeenCallers: the table distinguishes the latest processes whose deletes a reread has yet to decide.
+func TestSeenCallers(t *testing.T) {
+	var x seenCallers
+	by := func(id int) Caller { return Caller{Process: Process{ID: uint32(id), Start: 1}} }
+	for round := range 2 {
+		for i := range maxSeenCallers {
+			if at := x.index(by(i + 1)); at != uint8(i+1) {
+				t.Fatalf("round %d: index of process %d: got %d, want %d", round, i, at, i+1)
+			}
+		}
+	}
+	if at := x.index(Caller{}); at != 0 {
+		t.Errorf("unknown process: got %d, want 0", at)
+	}
+	if at, next := x.index(by(1000)), x.index(by(1001)); at != 1 || next != 2 || x.index(by(3)) != 3 {
+		t.Errorf("further processes: got %d and %d, want 1 and 2, and the others as before", at, next)
+	}
+}
