@@ -48,8 +48,8 @@ type heldDelete struct {
 	caller  uint8
 	context Context
 	// used is true if the entry had changed shortly before. again is true if a clear by the same process had deleted it
-	// before.
-	used, again bool
+	// before. absent is true for elements of clears.absent.
+	used, again, absent bool
 }
 
 // clears is the state of Options.HoldClears. The lock of the table protects it.
@@ -64,11 +64,13 @@ type clears struct {
 	absentDecided, absentCleared bool
 	// absentDelayed is true if the records in absent wait until absentDue is set: see DelayAbsent.
 	absentDelayed, absentDue bool
-	// held is the number of records with flagHeld.
-	held int
+	// held is the number of records with flagHeld, except for those of absentOf. absentHeld is the number of the latter.
+	held, absentHeld int
+	// absentOf has a bit for each slot with flagHeld whose entry the map lacked at the start: see holdAbsent.
+	absentOf []uint64
 	// used and again are the numbers of elements in queue with these fields.
 	used, again int
-	// joined counts entries that began to be eligible: see eligible.
+	// joined counts entries that began to be eligible, those that were written again while their deletes waited included.
 	joined uint32
 	// callers has the processes of the elements in queue. The first one stands for unknown processes.
 	callers [clearCallers]struct {
@@ -97,18 +99,21 @@ type clears struct {
 // LatestClear returns the latest clear that no operator has decided about.
 func (tx *Tx) LatestClear() Clear { return tx.t.clears.clear }
 
+// confirmHeld enters a delete by bpf(2), or an absence, of a key whose delete waits.
+func (t *Table) confirmHeld(c *Change, s uint32) Outcome {
+	if c.Context == ContextReread && t.predates(c, s) {
+		t.requestReread(s) // the load balancer may have written the entry since
+		return Stale
+	}
+	m := t.meta(s)
+	m.flags &^= flagLateWrite
+	m.noteEvidence(c)
+	return Unchanged
+}
+
 // holdDelete makes a delete wait that would replicate. c is borrowed for the call.
 func (t *Table) holdDelete(c *Change, s uint32) Outcome {
 	m, x := t.meta(s), &t.clears
-	if m.is(flagHeld) {
-		if c.Context == ContextReread && t.predates(c, s) {
-			t.requestReread(s) // the load balancer may have written the entry since
-			return Stale
-		}
-		m.flags &^= flagLateWrite
-		m.noteEvidence(c)
-		return Unchanged
-	}
 	caller := x.caller
 	if c.Context == ContextReread {
 		caller = t.seenCaller(s)
@@ -125,7 +130,7 @@ func (t *Table) holdDelete(c *Change, s uint32) Outcome {
 		again: m.is(flagCleared) && caller.ID != 0 && caller.Process == x.clear.Caller.Process,
 	}
 	m.noteEvidence(c)
-	m.flags = m.flags&^(flagEntry|flagWritten) | flagHeld | late
+	m.flags = m.flags&^(flagEntry|flagWritten|flagEvicted) | flagHeld | late
 	x.held++
 	x.latest = max(x.latest, e.since)
 	x.push(e)
@@ -141,8 +146,13 @@ func (t *Table) holdDelete(c *Change, s uint32) Outcome {
 func (t *Table) holdLonger(s uint32) {
 	m, x := t.meta(s), &t.clears
 	now := max(t.now, m.seen)
+	e := heldDelete{when: m.seen, since: now, version: m.version, slot: s, joined: x.joined, context: ContextSyscall, absent: x.isAbsent(s)}
+	if e.absent {
+		x.absent.push(e)
+		return
+	}
 	x.latest = max(x.latest, now)
-	x.push(heldDelete{when: m.seen, since: now, version: m.version, slot: s, joined: x.joined, context: ContextSyscall})
+	x.push(e)
 }
 
 // push appends a delete to the queue.
@@ -171,11 +181,17 @@ func (x *clears) pop() heldDelete {
 }
 
 // unhold ends the waiting of a delete without entering it.
-func (t *Table) unhold(m *meta) {
-	if m.is(flagHeld) {
-		m.flags &^= flagHeld | flagDoubted | flagLateWrite
+func (t *Table) unhold(s uint32) {
+	m := t.meta(s)
+	switch {
+	case !m.is(flagHeld):
+		return
+	case t.clears.isAbsent(s):
+		t.clears.setAbsent(s, false)
+	default:
 		t.clears.held--
 	}
+	m.flags &^= flagHeld | flagDoubted | flagLateWrite
 }
 
 // presentAgain decides about a key whose delete waits if an event or a reread shows the entry. It returns false if the
@@ -194,7 +210,8 @@ func (t *Table) presentAgain(c *Change, s uint32) bool {
 	if c.Context != ContextReread && m.lastCPU() != c.CPU && c.Time-m.seen <= timestampMargin {
 		t.requestReread(s)
 	}
-	t.unhold(m)
+	t.unhold(s)
+	t.clears.joined++
 	if t.isRestored(m.version) {
 		t.moveTail(s) // see Record.Undecided
 	}
@@ -204,7 +221,7 @@ func (t *Table) presentAgain(c *Change, s uint32) bool {
 // isHeld reports whether an element of a queue is still a delete that waits.
 func (t *Table) isHeld(e *heldDelete) bool {
 	m := t.meta(e.slot)
-	return m.is(flagHeld) && !m.is(flagFree) && m.version == e.version
+	return m.is(flagHeld) && t.clears.isAbsent(e.slot) == e.absent && !m.is(flagFree) && m.version == e.version
 }
 
 // awaitsReread reports whether a reread has to decide about an element of a queue, and requests it: the load balancer may have
@@ -257,7 +274,7 @@ func (tx *Tx) SettleDeletes(now int64, ended func(Process) bool, limit int) (mor
 	}
 	first := x.queue.peek()
 	wait := deleteDelay
-	if now-x.latest < deleteDelay/4 && x.held >= x.least && 4*x.held > t.eligible() {
+	if now-x.latest < deleteDelay/4 && x.held >= x.least && t.left(3*x.held) < 3*x.held {
 		wait = longDelay
 	}
 	if now-first.since < wait && first.since > x.passed {
@@ -337,7 +354,7 @@ func (t *Table) enterHeld(e heldDelete) {
 	}
 	m := t.meta(e.slot)
 	late := m.is(flagLateWrite)
-	t.unhold(m)
+	t.unhold(e.slot)
 	c := Change{Key: t.key(e.slot), Time: max(e.when, m.seen), Op: OpDelete, Context: ContextSyscall, CPU: m.lastCPU()}
 	switch {
 	case t.keptWhileDrained(m):

@@ -12,7 +12,7 @@ const (
 // evidence is what the table has about deletes that wait.
 type evidence struct {
 	// deleted is the number of the entries. left is the number of other entries that were there at the first delete and
-	// whose delete would replicate.
+	// whose delete would replicate, or a number above a twentieth of deleted.
 	deleted, left int
 	// least is the lowest number of entries of a clear.
 	least int
@@ -46,7 +46,10 @@ func (e *evidence) isClear() bool {
 func (t *Table) clearEvidence(first *heldDelete, ended func(Process) bool) *evidence {
 	x := &t.clears
 	e := &evidence{least: x.least, deleted: x.held, used: x.used, again: x.again, visible: t.usesChange()}
-	e.left = max(0, t.eligible()-x.held-int(x.joined-first.joined))
+	if e.deleted >= e.least {
+		joined := int(x.joined - first.joined)
+		e.left = max(0, t.left(joined+e.deleted/20)-joined)
+	}
 	most := 0
 	for i := range x.callers {
 		if n := x.callers[i].n; n > most {
@@ -74,22 +77,27 @@ func (t *Table) usesChange() bool {
 	return false
 }
 
-// eligible returns the number of live records whose delete would replicate and that the kernel map holds, or whose
-// delete waits.
-func (t *Table) eligible() (n int) {
-	for node, d := range t.digester.nodes {
-		_, handedOver := t.owners.handovers[node]
-		if t.opt.DeletesAny || node == t.opt.Self.Node || t.owners.gone[node] || handedOver {
-			n += d.live - d.notHeld
-		}
-	}
-	return max(0, n-t.evicted.len()-t.supersededRecords())
+// eligible reports whether a delete of a record's entry by bpf(2) would replicate, as far as the table has the entry in the
+// kernel map. Records whose deletes wait are not eligible.
+func (t *Table) eligible(s uint32) bool {
+	m := t.meta(s)
+	const without = flagFree | flagTombstone | flagUnversioned | flagEvicted | flagNotHeld | flagHeld
+	return !m.is(without) && m.version > 0 && !t.protected(s)
 }
 
-// joinEligible counts a local change after which the delete of a record replicates, if it would not have before.
+// left returns the number of eligible records, or limit+1 if there are more.
+func (t *Table) left(limit int) (n int) {
+	for s := firstSlot; s < t.allocated && n <= limit; s++ {
+		if t.eligible(s) {
+			n++
+		}
+	}
+	return n
+}
+
+// joinEligible counts a local change that makes a record eligible.
 func (t *Table) joinEligible(c *Change, s uint32) {
-	m := t.meta(s)
-	if t.opt.HoldClears && c.Op == OpUpdate && (!m.live() || m.version == 0 || t.protected(s)) {
+	if t.opt.HoldClears && c.Op == OpUpdate && !t.eligible(s) {
 		t.clears.joined++
 	}
 }

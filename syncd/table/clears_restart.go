@@ -26,13 +26,30 @@ func (t *Table) holdAbsent(d *Delta, h, s uint32, now int64) (done bool) {
 	t.put(s, d.Value, false, now)
 	t.clearDirty(s)
 	t.stampDelta(s, d, now)
-	m.flags |= flagHeld | late
-	t.clears.held++
-	t.clears.absent.push(heldDelete{when: now, version: m.version, slot: s})
+	m.flags = m.flags&^flagEvicted | flagHeld | late
+	t.clears.setAbsent(s, true)
+	t.clears.absent.push(heldDelete{when: now, version: m.version, slot: s, absent: true})
 	if t.unscanned {
 		t.requestReread(s) // the load may have skipped the key
 	}
 	return true
+}
+
+// isAbsent reports whether the map lacked the entry of a slot with flagHeld at the start.
+func (x *clears) isAbsent(s uint32) bool {
+	return int(s/64) < len(x.absentOf) && x.absentOf[s/64]&(1<<(s%64)) != 0
+}
+
+// setAbsent sets isAbsent, which is another value now.
+func (x *clears) setAbsent(s uint32, absent bool) {
+	for int(s/64) >= len(x.absentOf) {
+		x.absentOf = append(x.absentOf, 0)
+	}
+	if x.absentOf[s/64] ^= 1 << (s % 64); absent {
+		x.absentHeld++
+	} else {
+		x.absentHeld--
+	}
 }
 
 // DelayAbsent makes the decisions about absent entries of earlier incarnations of this node wait for DecideAbsent. Peers that

@@ -208,6 +208,10 @@ func (t *Table) localEvict(c *Change, s uint32) Outcome {
 		t.unrelease(m)
 		return Ignored
 	}
+	if m := t.meta(s); m.is(flagHeld) && c.Time < m.seen {
+		return Ignored // before the delete that waits
+	}
+	t.unhold(s) // the entry was written and evicted since
 	t.meta(s).flags &^= flagEntry
 	// An eviction is a delete only with Options.EvictionDeletes, and only if no live peer owns the record.
 	if m := t.meta(s); !t.opt.EvictionDeletes || t.ownedByLivePeer(s) || t.keptWhileDrained(m) {

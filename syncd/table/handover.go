@@ -152,6 +152,7 @@ func (t *Table) keepDeleted(c *Change, s uint32) Outcome {
 		t.requestReread(s)
 		return Stale
 	}
+	t.unhold(s)
 	t.markEvicted(c, s)
 	t.meta(s).noteEvidence(c)
 	t.invalidateReadings(s)

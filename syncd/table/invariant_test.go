@@ -23,7 +23,7 @@ func checkInvariants(tb interface {
 	}
 	var st Stats
 	notHeld, sum := make(map[string]int), 0
-	held := 0
+	held, absent := 0, 0
 	checkList := func(list uint32, inOrder bool) {
 		last, prev := uint64(0), list
 		for s := t.meta(list).next; s != list; s = t.meta(s).next {
@@ -57,8 +57,10 @@ func checkInvariants(tb interface {
 				tb.Fatalf("slot %d has flags %b, which exclude each other", s, m.flags)
 			}
 			if m.is(flagHeld) {
-				held++
-				if !m.live() || m.is(flagDirty|flagUnversioned) {
+				if held++; t.clears.isAbsent(s) {
+					absent++
+				}
+				if !m.live() || m.is(flagDirty|flagUnversioned|flagEvicted) {
 					tb.Fatalf("slot %d has flags %b, its delete waits", s, m.flags)
 				}
 			}
@@ -84,8 +86,8 @@ func checkInvariants(tb interface {
 			tb.Fatalf("%d records of %s are not held, counted %d", notHeld[node], node, d.notHeld)
 		}
 	}
-	if t.clears.held != held {
-		tb.Fatalf("%d deletes wait, counted %d", held, t.clears.held)
+	if x := &t.clears; x.held != held-absent || x.absentHeld != absent {
+		tb.Fatalf("%d deletes and %d absences wait, counted %d and %d", held-absent, absent, x.held, x.absentHeld)
 	}
 	checkSuperseded(tb, t)
 	if t.notHeld != sum {

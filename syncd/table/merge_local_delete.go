@@ -39,11 +39,12 @@ func (t *Table) localDelete(c *Change, h, s uint32) Outcome {
 		return Unchanged
 	}
 	m.flags &^= flagEntry
-	if t.mayBeEvicted(c, m) {
-		return t.evictUnseen(c, s)
-	}
 	packet := c.Context < ContextSyscall || c.Context == ContextReread && m.is(flagPacketDelete)
 	switch {
+	case m.is(flagHeld) && !packet: // the table has the entry as absent
+		return t.confirmHeld(c, s)
+	case t.mayBeEvicted(c, m):
+		return t.evictUnseen(c, s)
 	// On a drained node, a delete by bpf(2) shows no intention: its load balancer may clear the map. Neither does the
 	// end of a timer, because packets restart it on another node.
 	case packet && (!t.opt.HasTimer || !t.keptWhileDrained(m)), t.deletesAny() && (!t.opt.HoldClears || m.is(flagUnversioned)):

@@ -96,7 +96,7 @@ var oldRuleList = []oldRule{
 		name: "a delete that waits is lost when the record gets another version",
 		file: "record_ops.go",
 		old:  "		t.holdLonger(s)\n",
-		new:  "		t.unhold(m)\n",
+		new:  "		t.unhold(s)\n",
 	},
 	{
 		name: "a newer delete revives an absent key (c77c913)",

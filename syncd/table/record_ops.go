@@ -83,7 +83,7 @@ func (t *Table) put(s uint32, value []byte, deleted bool, now int64) {
 	t.removeFromDigest(s)
 	m := t.meta(s)
 	m.version = 0
-	t.unhold(m)
+	t.unhold(s)
 	m.flags &^= flagLoaded | flagCleared | flagDeleteSeen | flagPacketDelete
 	t.endBase(s)
 	if deleted {
@@ -159,7 +159,7 @@ func (t *Table) unlink(s uint32) {
 func (t *Table) markDirty(s uint32) {
 	m := t.meta(s)
 	t.tx.changed = true
-	t.unhold(m)
+	t.unhold(s)
 	m.flags &^= flagEvicted
 	// A dirty record may be in the writer's current burst. With flagRedo, Applied leaves it dirty.
 	if !m.is(flagDirty) {

@@ -13,7 +13,7 @@ func (tx *Tx) Refill() {
 			}
 			m.flags &^= flagWritten | flagEntry | flagEvicted | flagDeleteSeen | flagPacketDelete
 			t.unrelease(m)
-			t.unhold(m)
+			t.unhold(s)
 			t.clearNotHeld(m) // the failed writes were writes to the old map
 			if m.live() {
 				t.markDirty(s)

@@ -21,8 +21,8 @@ const (
 	// record also has flagDirty. It keeps the flag while the writer tries again, except while Displace has made
 	// room for it. Table.notHeld counts these records.
 	flagNotHeld
-	// flagRedo: the record was marked dirty again after the writer took it, so the current write is not
-	// sufficient.
+	// flagRedo: the dirty record was marked dirty again after the writer took it, so the current write is not
+	// sufficient. Of a record whose delete waits: see flagLateWrite.
 	flagRedo
 	// flagCursor: a cursor may be at this record. It is a hint that avoids a search of all cursors. The
 	// table clears it when the record moves, not when the cursor advances.
@@ -82,7 +82,7 @@ const (
 	// flagPacketDelete: the data plane made such a delete. If the reread does not find the key, the delete does not wait.
 	flagPacketDelete
 	// flagHeld: the entry was deleted by bpf(2), and SettleDeletes has yet to decide whether the delete is entered. The live
-	// record is not dirty. clears.held counts these records.
+	// record is not dirty. clears.held counts these records, except for absent ones.
 	flagHeld
 	// flagDoubted: a change that may be later has shown the entry of a record with flagHeld, and no reread has decided since.
 	flagDoubted

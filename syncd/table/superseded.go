@@ -168,16 +168,6 @@ func (tx *Tx) EndFullSync(peer Owner, round int) {
 	})
 }
 
-// supersededRecords returns the number of records that count as those of a live peer although their owner is another one.
-func (t *Table) supersededRecords() (n int) {
-	for i := range t.owners.list {
-		if o := &t.owners.list[i]; o.superseding > 0 && o.effective() {
-			n += o.superseding
-		}
-	}
-	return n
-}
-
 // lastCPU returns the CPU of the newest evidence, or cpuNone.
 func (m *meta) lastCPU() uint16 {
 	if m.is(flagSuperseded) {

@@ -11,7 +11,7 @@ func (t *Table) makeTombstone(s uint32, now int64) {
 	if m.live() {
 		t.limitTombstones()
 		t.clearNotHeld(m)
-		t.unhold(m)
+		t.unhold(s)
 		t.endSuperseded(m)
 		m.flags = m.flags&^(flagUnsent|flagLoaded|flagEntry) | flagTombstone
 		t.stats.Live--
