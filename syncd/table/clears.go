@@ -70,6 +70,8 @@ type clears struct {
 	absentOf []uint64
 	// used and again are the numbers of elements in queue with these fields.
 	used, again int
+	// found is the number of entries of earlier incarnations that the map held at the start: see noteFound.
+	found int
 	// joined counts entries that began to be eligible, those that were written again while their deletes waited included.
 	joined uint32
 	// callers has the processes of the elements in queue. The first one stands for unknown processes.
@@ -126,7 +128,7 @@ func (t *Table) holdDelete(c *Change, s uint32) Outcome {
 	t.invalidateReadings(s)
 	e := heldDelete{
 		when: c.Time, since: max(t.now, c.Time), version: m.version, slot: s, joined: x.joined, context: c.Context, caller: x.callerIndex(caller),
-		used:  c.Time-int64(t.changed(m.version)) <= int64(t.opt.ClearUse),
+		used:  int64(t.versionAt(c.Time))-int64(t.changed(m.version)) <= int64(t.opt.ClearUse), // versions follow the wall clock
 		again: m.is(flagCleared) && caller.ID != 0 && caller.Process == x.clear.Caller.Process,
 	}
 	m.noteEvidence(c)
@@ -209,6 +211,9 @@ func (t *Table) presentAgain(c *Change, s uint32) bool {
 	}
 	if c.Context != ContextReread && m.lastCPU() != c.CPU && c.Time-m.seen <= timestampMargin {
 		t.requestReread(s)
+	}
+	if t.clears.isAbsent(s) && c.Context == ContextReread {
+		t.clears.found++ // the load has skipped it
 	}
 	t.unhold(s)
 	t.clears.joined++

@@ -1,5 +1,7 @@
 package table
 
+import "slices"
+
 // After a restart, an absent key of an earlier incarnation of this node counts as deleted. If nearly all keys are absent,
 // the load balancer has cleared the map while syncd was stopped. The records therefore stay until the initial sync has
 // ended.
@@ -121,33 +123,56 @@ func (t *Table) deleteAbsent(s uint32) {
 }
 
 // absentIsClear reports whether the absent keys are a clear. No process is known. Entries count as in use if they had
-// changed shortly before the latest change of any entry of this node.
+// changed shortly before the latest change of an entry of this node before the stop.
 func (t *Table) absentIsClear() bool {
 	x := &t.clears
-	e := evidence{least: x.least, visible: t.usesChange()}
-	var latest Version
-	var own int
-	for s := t.meta(order).next; s != order; s = t.meta(s).next {
-		if m := t.meta(s); m.live() && t.ours(m.owner) && !m.is(flagEvicted) {
-			own++
-			if m.owner != selfID || m.is(flagHeld) {
-				latest = max(latest, t.changed(m.version))
-			}
-		}
+	e := evidence{least: x.least, left: x.found, visible: t.usesChange()}
+	var latest int64
+	if e.visible {
+		latest = t.latestChange()
 	}
 	for n := x.absent.len(); n > 0; n-- {
 		h := x.absent.pop()
 		if t.isHeld(&h) {
 			x.absent.push(h)
 			e.deleted++
-			if latest-t.changed(h.version) <= Version(t.opt.ClearUse) {
+			if latest-int64(t.changed(h.version)) <= int64(t.opt.ClearUse) {
 				e.used++
 			}
 		}
 	}
-	e.left = max(0, own-e.deleted)
 	if e.visible && 10*e.used < e.deleted {
 		return false
 	}
 	return e.isClear()
+}
+
+// latestChange returns the time of the latest change of a record of an earlier incarnation, as a version, or 0. Clocks of
+// other nodes may have moved the versions of some records ahead: the highest hundredth does not count, nor do
+// versions above the present time.
+func (t *Table) latestChange() int64 {
+	const without = flagFree | flagTombstone | flagUnversioned | flagEvicted
+	var changes []int64
+	for s := firstSlot; s < t.allocated; s++ {
+		if m := t.meta(s); !m.is(without) && m.owner != selfID && t.ours(m.owner) {
+			if at := int64(t.changed(m.version)); at <= t.now+t.clock.offset {
+				changes = append(changes, at)
+			}
+		}
+	}
+	if len(changes) == 0 {
+		return 0
+	}
+	slices.Sort(changes)
+	return changes[len(changes)-1-len(changes)/100]
+}
+
+// noteFound counts an entry that the load has found, once: d, a record of an earlier incarnation of this node, proves that the
+// map had it before the stop. Entries without that proof may have been written since. They say nothing about those that
+// are absent.
+func (t *Table) noteFound(d *Delta, m *meta) {
+	known := m.owner != selfID || m.version > 0 && m.version != t.opt.AdoptVersion
+	if !d.Delete && d.Owner != selfID && m.live() && m.is(flagLoaded) && !known {
+		t.clears.found++
+	}
 }

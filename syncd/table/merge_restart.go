@@ -39,6 +39,7 @@ func (t *Table) mergeOwn(d *Delta, h, s uint32, now int64, opt RemoteOptions) (o
 		return t.mergeAbsentOwn(d, h, now), true
 	}
 	m := t.meta(s)
+	t.noteFound(d, m)
 	// A drained node does not replicate that its map lacks the entry.
 	if !current && !d.Delete && m.is(flagUnversioned) && !m.live() && t.deltaHandedOver(d) {
 		t.mergeEvictedOwn(s, d, now)

@@ -241,6 +241,9 @@ func (t *Table) adoptFound(s uint32) {
 	if id == NoOwner {
 		v, id = t.opt.AdoptVersion, selfID
 	}
+	if v != t.opt.AdoptVersion && t.ours(id) {
+		t.clears.found++ // the map had the entry at the stop
+	}
 	t.stamp(s, v, id)
 }
 

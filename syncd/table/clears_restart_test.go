@@ -1,0 +1,149 @@
+package table
+
+import (
+	"fmt"
+	"testing"
+	"time"
+)
+
+// absentRig is a table that has started with a map without the n entries of its last incarnation. load enters the
+// entries of the map.
+func absentRig(t *testing.T, n int, load func(clearRig), change ...func(*Options)) clearRig {
+	t.Helper()
+	r := clearRig{newRig(t, append([]func(*Options){holdClears, sameMap}, change...)...)}
+	r.tab.Update(func(tx *Tx) { tx.DelayAbsent(); tx.BeginLoad() })
+	load(r)
+	r.tab.Update(func(tx *Tx) { tx.EndLoad() })
+	for i := range n {
+		r.remote(Accepted, startTime, older, Version(startTime-int64(i)), fmt.Sprint("k", i), "v")
+	}
+	return r
+}
+
+// decideAbsent ends the initial sync and decides about the absent entries.
+func (r clearRig) decideAbsent(at int64) {
+	r.adopt()
+	r.tab.Update(func(tx *Tx) { tx.DecideAbsent() })
+	r.settle(at, at, nil)
+}
+
+// TestNewEntriesHideNoClearWhileStopped: the load balancer has cleared its map while syncd was stopped. Entries that it has
+// written since, before the start or after it, do not count as left.
+func TestNewEntriesHideNoClearWhileStopped(t *testing.T) {
+	for _, fresh := range []int{0, 20, 100} {
+		for _, since := range []int{0, 60} {
+			r := absentRig(t, 1000, func(r clearRig) {
+				for i := range fresh {
+					r.load(Accepted, fmt.Sprint("n", i), "v")
+				}
+			})
+			r.create(2000, 2000+since, startTime+second)
+			r.decideAbsent(startTime + 2*second)
+			r.wantLive(1000+fresh+since, 1000, 1)
+		}
+	}
+}
+
+// TestEntriesFromBeforeTheStopAreLeft: a collector has deleted entries while syncd was stopped. The others count as left: peers
+// have records of them, although the load balancer may have changed them while syncd was stopped or after the start.
+func TestEntriesFromBeforeTheStopAreLeft(t *testing.T) {
+	for _, value := range []string{"v", "changed"} {
+		for _, used := range []bool{false, true} {
+			r := absentRig(t, 1000, func(r clearRig) {
+				for i := range 100 {
+					r.load(Accepted, fmt.Sprint("k", i), value)
+				}
+			})
+			for i := 0; used && i < 100; i++ {
+				r.local(Accepted, startTime+second+int64(i), fmt.Sprintf("update k%d used process 0", i))
+			}
+			r.decideAbsent(startTime + 2*second)
+			r.wantLive(100, 0, 0)
+		}
+	}
+}
+
+// TestEntriesOfTheStopAreLeft: all nodes were stopped, and peers have not restored the records of all entries yet. Those of
+// Options.Stop count as left, changed ones included.
+func TestEntriesOfTheStopAreLeft(t *testing.T) {
+	r := newLoaded(t, lastStop(t, older, older, peer), sameMap, holdClears)
+	r.adopt()
+	if n := r.tab.clears.found; n != 2 {
+		t.Errorf("entries from before the stop: got %d, want 2", n)
+	}
+	r.remote(Accepted, int64(stopTime), older, restored(9), "k0", "v") // counts once
+	if n := r.tab.clears.found; n != 2 {
+		t.Errorf("after a record of one of them: got %d, want 2", n)
+	}
+}
+
+// TestSkippedEntriesAreLeft: rereads find entries that the load has skipped. They count as left.
+func TestSkippedEntriesAreLeft(t *testing.T) {
+	r := absentRig(t, 200, func(clearRig) {})
+	for i := range 20 {
+		r.local(Unchanged, startTime+second, fmt.Sprintf("update k%d v reread 0", i))
+	}
+	r.decideAbsent(startTime + 2*second)
+	r.wantLive(20, 0, 0)
+}
+
+// TestAbsenceInAnLRUMap: a reread confirms the absence of entries at the start, also in an LRU map where evictions are deletes.
+// Absent entries wait for the decision.
+func TestAbsenceInAnLRUMap(t *testing.T) {
+	for _, isLRU := range []bool{false, true} {
+		r := absentRig(t, 200, func(clearRig) {}, evictions, func(o *Options) { o.LRU, o.MaxEntries = isLRU, 4000 })
+		r.rereadAbsent(startTime + second)
+		r.decideAbsent(startTime + 2*second)
+		r.wantLive(200, 200, 1)
+	}
+}
+
+// TestRecordAheadHidesNoClearWhileStopped: the clock of another node has moved the versions of a few records ahead. The entries
+// of all others do not count as idle because of these.
+func TestRecordAheadHidesNoClearWhileStopped(t *testing.T) {
+	for _, ahead := range []time.Duration{0, 50 * time.Second, time.Hour} {
+		for _, start := range []time.Duration{time.Second, time.Minute, 2 * time.Hour} {
+			r := absentRig(t, 200, func(clearRig) {}, visibleUse)
+			r.remote(Accepted, startTime, older, Version(startTime+int64(ahead)), "ahead", "v")
+			r.decideAbsent(startTime + int64(start))
+			if s := r.tab.Stats(); s.Live != 201 {
+				t.Errorf("one record %s ahead, start after %s: got %d of 201 entries, want all", ahead, start, s.Live)
+			}
+		}
+	}
+}
+
+// steppedRig is a clearRig of 200 entries with visible uses, 10 minutes after a step of the wall clock.
+func steppedRig(t *testing.T, step time.Duration) clearRig {
+	r := newClearRig(t, 0, visibleUse, func(o *Options) { o.MaxSkew = 30 * time.Second })
+	r.tab.Update(func(tx *Tx) {
+		at := startTime - 600*second
+		for more := tx.FollowClock(at, int64(step)); more; more = false {
+			c := &Cursor{t: tx.t}
+			c.moveTo(order)
+			for tx.Withdraw(at, c, 100) {
+			}
+		}
+	})
+	r.create(0, 200, startTime)
+	return r
+}
+
+// TestClearAfterAClockStep: versions follow the wall clock, and the times of events do not. After a step of the wall clock, a
+// clear of entries in use is detected, and a collector's deletes of idle ones are entered.
+func TestClearAfterAClockStep(t *testing.T) {
+	for _, step := range []time.Duration{0, -time.Minute, -time.Hour, time.Minute, time.Hour} {
+		t.Run(step.String(), func(t *testing.T) {
+			r := steppedRig(t, step)
+			r.clear(0, 200, later, young)
+			r.settle(later+second, later+6*second, nil)
+			r.wantLive(200, 200, 1)
+
+			r = steppedRig(t, step)
+			at := startTime + 300*second
+			r.clear(0, 200, at, collector)
+			r.settle(at+second, at+6*second, nil)
+			r.wantLive(0, 0, 0)
+		})
+	}
+}
