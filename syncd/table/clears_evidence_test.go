@@ -130,8 +130,8 @@ func TestEntriesWrittenAgainHideNoClear(t *testing.T) {
 	r.wantLive(200, 160, 1)
 }
 
-// TestAbsentEntriesAreNoDeletes: entries that the map lacked at the start, and about which syncd has yet to decide, are no evidence
-// about the deletes of a process.
+// TestAbsentEntriesAreNoDeletes: entries that the map lacked at the start, and about which syncd has yet to decide, do not count
+// as deletes of a process.
 func TestAbsentEntriesAreNoDeletes(t *testing.T) {
 	r := newClearRig(t, 0, sameMap)
 	r.tab.Update(func(tx *Tx) { tx.DelayAbsent(); tx.BeginLoad() })

@@ -115,17 +115,14 @@ func (m *Model) clearUncertain(n *Node) {
 // daemon decides about all absent entries together, by the records that it receives. A peer may have the record of an entry
 // that was deleted before the clear.
 func (m *Model) absentAtStart(n *Node) {
-	absent, left := 0, 0
+	absent := 0
 	for key := range m.keys {
-		switch k, live := &m.keys[key], n.Map.entries[key].live; {
-		case !live && (k.home < 0 || k.home == n.ID && k.written):
+		if k := &m.keys[key]; !n.Map.entries[key].live && (k.home < 0 || k.home == n.ID && k.written) {
 			absent++
-		case live && k.home == n.ID:
-			left++
 		}
 	}
-	if n.leastClear == 0 || absent < n.leastClear || 20*left > absent {
-		return
+	if n.leastClear == 0 || absent < n.leastClear {
+		return // also if entries are left: the daemon needs a proof that they are from before the clear
 	}
 	for key := range m.keys {
 		k := &m.keys[key]
@@ -162,7 +159,7 @@ func (m *Model) mapCleared(n *Node) {
 // have an entry, there are enough of them, and no event is on its way.
 func (m *Model) clearIsDetected(n *Node) bool {
 	d, count := n.Daemon, 0
-	if d.eventsPending() || d.phase != phaseFill || n.lru || !n.runs() || n.drained() {
+	if d.eventsPending() || d.phase != phaseFill || n.lru || !n.runs() {
 		return false
 	}
 	for key := range m.keys {
@@ -171,7 +168,8 @@ func (m *Model) clearIsDetected(n *Node) bool {
 			continue
 		}
 		owner := m.world.node(c.Owner.Node)
-		if c.version == 0 || (owner != n.ID && !d.gone[owner] && !d.handedOver(&c)) {
+		departed := d.gone[owner] || d.handedOver(&c)
+		if c.version == 0 || departed && n.drained() || owner != n.ID && !departed {
 			continue
 		}
 		if !n.Map.entries[key].live || !equalBytes(n.Map.entries[key].value, c.Value) {
