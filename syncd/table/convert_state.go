@@ -41,7 +41,7 @@ func (w *conversion) notes() {
 	// the writer restores them in the new map: a part of them would not look like a clear.
 	to.opt.SameMap = from.opt.SameMap && len(u.of) == 0 && from.clears.absent.len() == 0
 	to.unheld.overflow = to.unheld.overflow || u.some() || u.otherLayout
-	to.clears.absentDelayed = from.clears.absentDelayed
+	to.clears.absentDelayed, to.clears.found = from.clears.absentDelayed, from.clears.found
 	if x := &from.clears; x.clear.At != 0 && !x.decided {
 		to.clears.clear = x.clear
 		to.clears.clear.Restored = true
