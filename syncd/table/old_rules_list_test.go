@@ -119,7 +119,7 @@ var oldRuleList = []oldRule{
 	{
 		name: "a sweep infers deletes by the buckets of another digest key",
 		file: "full_sync_sweep.go",
-		old:  "	if a.DigestID != 0 && a.DigestID != t.DigestID() {",
+		old:  "	if a.Buckets != nil && a.DigestID != t.DigestID() {",
 		new:  "	if false {",
 	},
 	{
@@ -287,8 +287,8 @@ var oldRuleList = []oldRule{
 	{
 		name: "a filtered record makes an absence meaningless that the map proves",
 		file: "coverage.go",
-		old:  "tx.t.sameMap(key) || s != 0 && tx.t.meta(s).owner == selfID {",
-		new:  "s != 0 && tx.t.meta(s).owner == selfID {",
+		old:  "tx.t.sameMap(key) || tx.Get(key, &rec) && rec.Owner == selfID {",
+		new:  "tx.Get(key, &rec) && rec.Owner == selfID {",
 	},
 	{
 		name: "an absence deletes entries that the peer cannot hold",
@@ -298,9 +298,9 @@ var oldRuleList = []oldRule{
 	},
 	{
 		name: "a conversion forgets that peers have only named an owner",
-		file: "convert.go",
-		old:  "		n.flags |= m.flags & flagNamed\n",
-		new:  "",
+		file: "convert_state.go",
+		old:  "flagLoaded | flagNamed | flagCleared",
+		new:  "flagLoaded | flagCleared",
 	},
 	{
 		name: "the writer writes own records that a new map has",
