@@ -152,9 +152,9 @@ func (l *InboundStream) noteSuperseded(tx *table.Tx, x *delta, exact bool) {
 	case x.owner.Node != peer.Node:
 	case exact:
 		d.noteSuperseded(tx, x, l.peer)
-		tx.NoteSuperseded(w.keys[x.key][:], x.version, peer)
+		tx.NoteSuperseded(d.key(x.key), x.version, peer)
 	default:
-		tx.NoteUndecoded(w.keys[x.key][:], peer, l.round)
+		tx.NoteUndecoded(d.key(x.key), peer, l.round)
 	}
 }
 
