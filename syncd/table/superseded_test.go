@@ -130,3 +130,22 @@ func TestNamedEntryIsSuperseded(t *testing.T) {
 	r.setGone("c", true)
 	r.local(Accepted, 4*second, "delete k - syscall 0")
 }
+
+// TestConvertKeepsSupersededRecords: a collector does not end such an entry in a new map of another layout either.
+func TestConvertKeepsSupersededRecords(t *testing.T) {
+	r := newRig(t)
+	for _, key := range []string{"k", "l"} {
+		r.local(Accepted, second, "update "+key+" v packet 0")
+	}
+	r.supersede("k", Version(2*second), other)
+	to := r.changeLayout()
+	to.write()
+	for key, want := range map[string]Outcome{"k": Restored, "l": Accepted} {
+		to.tab.Update(func(tx *Tx) {
+			c := Change{Key: pad(key, to.tab.KeySize()), Op: OpDelete, Time: 3 * second, Context: ContextSyscall}
+			if o := tx.Local(&c); o != want {
+				t.Errorf("delete of %s: got %s, want %s", key, o, want)
+			}
+		})
+	}
+}
