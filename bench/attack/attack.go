@@ -21,7 +21,7 @@ const (
 	// descriptorSlack is how many more descriptors a daemon may hold after an attack than before
 	// it.
 	descriptorSlack = 32
-	// recovery is the time after an attack in which the daemons must return to the state before it.
+	// recovery is the time after a start or an attack in which the daemons must return to the state before it.
 	recovery = time.Minute
 )
 
@@ -186,7 +186,7 @@ func (c *cluster) checkAfter(ctx context.Context, a *attack, was map[*node]basel
 			return fmt.Errorf("%s ended: %s", n.name, tail(text))
 		}
 	}
-	if err := c.awaitConverged(ctx, recovery); err != nil {
+	if err := c.awaitConverged(ctx); err != nil {
 		return fmt.Errorf("after the attack: %w", err)
 	}
 	if a.remedy != nil {
@@ -215,7 +215,7 @@ func (c *cluster) checkReplication(ctx context.Context) error {
 			return err
 		}
 	}
-	if err := c.awaitConverged(ctx, recovery); err != nil {
+	if err := c.awaitConverged(ctx); err != nil {
 		return fmt.Errorf("a change after the attack: %w", err)
 	}
 	return nil

@@ -78,7 +78,7 @@ func newCluster(ctx context.Context, syncd, dir string) (_ *cluster, err error) 
 			return nil, err
 		}
 	}
-	if err := c.awaitConverged(ctx, time.Minute); err != nil {
+	if err := c.awaitConverged(ctx); err != nil {
 		return nil, fmt.Errorf("start the cluster: %w", err)
 	}
 	for _, n := range c.nodes {
@@ -126,8 +126,8 @@ func (c *cluster) close() error {
 
 // awaitConverged waits until every daemon is ready and every map holds exactly the entries that all
 // load balancers wrote under their keys. An error has the live nodes that each daemon sees.
-func (c *cluster) awaitConverged(ctx context.Context, limit time.Duration) error {
-	err := eventually(ctx, limit, func() error {
+func (c *cluster) awaitConverged(ctx context.Context) error {
+	err := eventually(ctx, recovery, func() error {
 		var errs []error
 		for _, n := range c.nodes {
 			errs = append(errs, n.ready(ctx), n.checkContent(c.nodes))

@@ -33,7 +33,7 @@ func (c *cluster) restartAll(ctx context.Context) error {
 	for _, n := range c.nodes {
 		errs = append(errs, n.start(ctx))
 	}
-	return errors.Join(append(errs, c.awaitConverged(ctx, time.Minute))...)
+	return errors.Join(append(errs, c.awaitConverged(ctx))...)
 }
 
 // forgeRestored returns an attack on daemons that have restored all records. A member repeatedly sends each daemon a newer
