@@ -67,11 +67,13 @@ type clears struct {
 	// held is the number of records with flagHeld, except for those of absentOf. absentHeld is the number of the latter.
 	held, absentHeld int
 	// absentOf has a bit for each slot with flagHeld whose entry the map lacked at the start: see holdAbsent.
-	absentOf []uint64
+	absentOf slotSet
 	// used and again are the numbers of elements in queue with these fields.
 	used, again int
 	// found is the number of entries of earlier incarnations that the map held at the start: see noteFound.
 	found int
+	// foundOf has the slots that noteFound has counted.
+	foundOf slotSet
 	// joined counts entries that began to be eligible, those that were written again while their deletes waited included.
 	joined uint32
 	// callers has the processes of the elements in queue. The first one stands for unknown processes.

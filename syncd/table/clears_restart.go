@@ -37,17 +37,27 @@ func (t *Table) holdAbsent(d *Delta, h, s uint32, now int64) (done bool) {
 	return true
 }
 
+// slotSet is a set of slots, a bit each.
+type slotSet []uint64
+
+func (x slotSet) has(s uint32) bool { return int(s/64) < len(x) && x[s/64]&(1<<(s%64)) != 0 }
+
+// flip adds a slot, or removes it.
+func (x *slotSet) flip(s uint32) {
+	for int(s/64) >= len(*x) {
+		*x = append(*x, 0)
+	}
+	(*x)[s/64] ^= 1 << (s % 64)
+}
+
 // isAbsent reports whether the map lacked the entry of a slot with flagHeld at the start.
 func (x *clears) isAbsent(s uint32) bool {
-	return int(s/64) < len(x.absentOf) && x.absentOf[s/64]&(1<<(s%64)) != 0
+	return x.absentOf.has(s)
 }
 
 // setAbsent sets isAbsent, which is another value now.
 func (x *clears) setAbsent(s uint32, absent bool) {
-	for int(s/64) >= len(x.absentOf) {
-		x.absentOf = append(x.absentOf, 0)
-	}
-	if x.absentOf[s/64] ^= 1 << (s % 64); absent {
+	if x.absentOf.flip(s); absent {
 		x.absentHeld++
 	} else {
 		x.absentHeld--
@@ -168,11 +178,13 @@ func (t *Table) latestChange() int64 {
 }
 
 // noteFound counts an entry that the load has found, once: d, a record of an earlier incarnation of this node, proves that the
-// map had it before the stop. Entries without that proof may have been written since. They say nothing about those that
-// are absent.
-func (t *Table) noteFound(d *Delta, m *meta) {
-	known := m.owner != selfID || m.version > 0 && m.version != t.opt.AdoptVersion
-	if !d.Delete && d.Owner != selfID && m.live() && m.is(flagLoaded) && !known {
-		t.clears.found++
+// map had it before the stop. It may be older than the entry, which is adopted by then. Entries without that proof may have been
+// written since. They say nothing about those that are absent.
+func (t *Table) noteFound(d *Delta, s uint32) {
+	m, x := t.meta(s), &t.clears
+	adopted := m.owner == selfID && (m.version == 0 || m.version == t.opt.AdoptVersion)
+	if !d.Delete && d.Owner != selfID && m.live() && m.is(flagLoaded) && adopted && !x.foundOf.has(s) {
+		x.foundOf.flip(s)
+		x.found++
 	}
 }

@@ -147,3 +147,17 @@ func TestClearAfterAClockStep(t *testing.T) {
 		})
 	}
 }
+
+// TestAdoptedEntriesAreLeft: all nodes were stopped, and this one was killed. It has adopted its entries when peers restore its
+// records. These are older, and each entry counts once.
+func TestAdoptedEntriesAreLeft(t *testing.T) {
+	r := newLoaded(t, sameMap, holdClears, func(o *Options) { o.AdoptVersion = RestoredVersions })
+	r.adopt()
+	for range 2 {
+		r.remote(Stale, int64(stopTime), older, restored(9), "k0", "v")
+		r.remote(Stale, int64(stopTime), peer, restored(9), "k1", "v") // another node's
+	}
+	if n := r.tab.clears.found; n != 1 {
+		t.Errorf("entries from before the stop: got %d, want 1", n)
+	}
+}

@@ -23,6 +23,9 @@ func (t *Table) mergeOwn(d *Delta, h, s uint32, now int64, opt RemoteOptions) (o
 	if (s != 0 && t.isNewer(d, t.meta(s)) || s == 0 && t.sameMap(d.Key)) && t.holdAbsent(d, h, s, now) {
 		return Accepted, true
 	}
+	if s != 0 {
+		t.noteFound(d, s)
+	}
 	if s == 0 {
 		if !current && !t.sameMap(d.Key) && !t.replaced.deleted(d.Key) {
 			return 0, false
@@ -39,7 +42,6 @@ func (t *Table) mergeOwn(d *Delta, h, s uint32, now int64, opt RemoteOptions) (o
 		return t.mergeAbsentOwn(d, h, now), true
 	}
 	m := t.meta(s)
-	t.noteFound(d, m)
 	// A drained node does not replicate that its map lacks the entry.
 	if !current && !d.Delete && m.is(flagUnversioned) && !m.live() && t.deltaHandedOver(d) {
 		t.mergeEvictedOwn(s, d, now)
