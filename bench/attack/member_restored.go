@@ -69,7 +69,7 @@ func forgeRestored(operation mapsyncv1.Operation) func(context.Context, *cluster
 func restoredAttacks() []attack {
 	update, remove := mapsyncv1.Operation_OPERATION_UPDATE, mapsyncv1.Operation_OPERATION_DELETE
 	return []attack{
-		{name: "member: restored records of earlier incarnations", by: byMember, restored: true, newDaemons: true, length: 6 * time.Second, trace: recordsRefusedTrace, run: forgeRestored(update)},
-		{name: "member: restored deletes of earlier incarnations", by: byMember, restored: true, length: 6 * time.Second, trace: recordsRefusedTrace, run: forgeRestored(remove)},
+		{name: "member: restored records, earlier incarnations", by: byMember, restored: true, newDaemons: true, length: 6 * time.Second, trace: recordsRefusedTrace, run: forgeRestored(update)},
+		{name: "member: restored deletes, earlier incarnations", by: byMember, restored: true, length: 6 * time.Second, trace: recordsRefusedTrace, run: forgeRestored(remove)},
 	}
 }

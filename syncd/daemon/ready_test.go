@@ -226,7 +226,7 @@ func (s welcomeOnly) Subscribe(stream mapsyncv1.ReplicationService_SubscribeServ
 		return err
 	}
 	err = stream.Send(&mapsyncv1.SubscribeResponse{Message: &mapsyncv1.SubscribeResponse_Welcome{
-		Welcome: &mapsyncv1.Welcome{ProtocolVersion: 1, Self: &mapsyncv1.Incarnation{Node: "mute", Number: 1}},
+		Welcome: &mapsyncv1.Welcome{ProtocolVersion: 2, Self: &mapsyncv1.Incarnation{Node: "mute", Number: 1}},
 	}})
 	for err == nil && slices.Contains(s.withoutMap, hello.GetHello().GetSelf().GetNode()) {
 		var request *mapsyncv1.SubscribeRequest

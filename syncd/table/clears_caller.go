@@ -72,6 +72,7 @@ func (x *seenCallers) index(c Caller) uint8 {
 		return 0
 	}
 	if len(x.list) > 0 && x.list[x.latest].Process == c.Process {
+		x.list[x.latest] = c // it is older now
 		return uint8(x.latest + 1)
 	}
 	for i := range x.list {

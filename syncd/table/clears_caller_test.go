@@ -3,6 +3,7 @@ package table
 import (
 	"fmt"
 	"testing"
+	"time"
 )
 
 // TestCallerOfABatch: a process clears the map by batch deletes, of which hooks report the keys. Another process deletes an entry
@@ -69,6 +70,11 @@ func TestSeenCallers(t *testing.T) {
 				t.Fatalf("round %d: index of process %d: got %d, want %d", round, i, at, i+1)
 			}
 		}
+	}
+	older := by(maxSeenCallers)
+	older.Age = time.Hour
+	if at := x.index(older); x.list[at-1].Age != time.Hour {
+		t.Errorf("age of the latest process: got %s, want %s", x.list[at-1].Age, time.Hour)
 	}
 	if at := x.index(Caller{}); at != 0 {
 		t.Errorf("unknown process: got %d, want 0", at)
