@@ -72,6 +72,8 @@ type clears struct {
 	used, again int
 	// found is the number of entries of earlier incarnations that the map held at the start: see noteFound.
 	found int
+	// stopKnown reports that Options.Stop had entries: found is complete without records of peers.
+	stopKnown bool
 	// foundOf has the slots that noteFound has counted.
 	foundOf slotSet
 	// joined counts entries that began to be eligible, those that were written again while their deletes waited included.

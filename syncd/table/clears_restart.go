@@ -141,11 +141,15 @@ func (t *Table) absentIsClear() bool {
 	if e.visible {
 		latest = t.latestChange()
 	}
+	restored := 0
 	for n := x.absent.len(); n > 0; n-- {
 		h := x.absent.pop()
 		if t.isHeld(&h) {
 			x.absent.push(h)
 			e.deleted++
+			if t.isRestored(h.version) {
+				restored++
+			}
 			if latest-int64(t.changed(h.version)) <= int64(t.opt.ClearUse) {
 				e.used++
 			}
@@ -154,7 +158,21 @@ func (t *Table) absentIsClear() bool {
 	if e.visible && 10*e.used < e.deleted {
 		return false
 	}
+	if 2*restored > e.deleted && !x.stopKnown {
+		e.left = max(e.left, t.adoptedEntries())
+	}
 	return e.isClear()
+}
+
+// adoptedEntries returns the number of entries that the load has found and that nothing has changed since. If all nodes were
+// stopped, and this one was killed, peers may have replaced their older records of them before they could send these.
+func (t *Table) adoptedEntries() (n int) {
+	for s := firstSlot; s < t.allocated; s++ {
+		if m := t.meta(s); m.live() && m.is(flagLoaded) && m.owner == selfID && m.version == t.opt.AdoptVersion {
+			n++
+		}
+	}
+	return n
 }
 
 // latestChange returns the time of the latest change of a record of an earlier incarnation, as a version, or 0. Clocks of

@@ -161,3 +161,23 @@ func TestAdoptedEntriesAreLeft(t *testing.T) {
 		t.Errorf("entries from before the stop: got %d, want 1", n)
 	}
 }
+
+// TestAdoptedEntriesOfAKilledNodeAreLeft: all nodes were stopped, and this one was killed. Peers restore its records, but only send
+// those of absent keys, because they have received the adopted entries before.
+func TestAdoptedEntriesOfAKilledNodeAreLeft(t *testing.T) {
+	for adopted, live := range map[int]int{100: 100, 2: 202} {
+		r := absentRig(t, 0, func(r clearRig) {
+			for i := range adopted {
+				r.load(Accepted, fmt.Sprint("k", i), "v")
+			}
+		}, restores)
+		r.adopt()
+		for i := range 200 {
+			r.remote(Accepted, int64(stopTime), older, restored(9), fmt.Sprint("a", i), "v")
+		}
+		r.decideAbsent(startTime + 2*second)
+		if n := r.tab.Stats().Live; n != live {
+			t.Errorf("%d adopted entries: got %d live records, want %d", adopted, n, live)
+		}
+	}
+}

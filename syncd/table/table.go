@@ -309,7 +309,8 @@ func New(o Options) (*Table, error) {
 	if t.max == 0 {
 		t.max = maxRecords
 	}
-	t.tx.t, t.clock.offset, t.clears.least = t, o.WallOffset, minClear
+	t.tx.t, t.clock.offset = t, o.WallOffset
+	t.clears.least, t.clears.stopKnown = minClear, len(o.Stop.Entries) > 0
 	t.initSlab(o.KeySize, o.ValueSize, o.MaxEntries)
 	t.index.init()
 	t.digester.init(&t.opt)
