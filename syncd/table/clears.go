@@ -74,8 +74,8 @@ type clears struct {
 	found int
 	// stopKnown reports that Options.Stop had entries: found is complete without records of peers.
 	stopKnown bool
-	// foundOf has the slots that noteFound has counted.
-	foundOf slotSet
+	// loadedOf has the slots of the other entries that the load has found.
+	loadedOf slotSet
 	// joined counts entries that began to be eligible, those that were written again while their deletes waited included.
 	joined uint32
 	// callers has the processes of the elements in queue. The first one stands for unknown processes.
@@ -152,7 +152,7 @@ func (t *Table) holdDelete(c *Change, s uint32) Outcome {
 func (t *Table) holdLonger(s uint32) {
 	m, x := t.meta(s), &t.clears
 	now := max(t.now, m.seen)
-	e := heldDelete{when: m.seen, since: now, version: m.version, slot: s, joined: x.joined, context: ContextSyscall, absent: x.isAbsent(s)}
+	e := heldDelete{when: m.seen, since: now, version: m.version, slot: s, joined: x.joined, context: ContextSyscall, absent: x.absentOf.has(s)}
 	if e.absent {
 		x.absent.push(e)
 		return
@@ -192,8 +192,9 @@ func (t *Table) unhold(s uint32) {
 	switch {
 	case !m.is(flagHeld):
 		return
-	case t.clears.isAbsent(s):
-		t.clears.setAbsent(s, false)
+	case t.clears.absentOf.has(s):
+		t.clears.absentOf.remove(s)
+		t.clears.absentHeld--
 	default:
 		t.clears.held--
 	}
@@ -216,7 +217,7 @@ func (t *Table) presentAgain(c *Change, s uint32) bool {
 	if c.Context != ContextReread && m.lastCPU() != c.CPU && c.Time-m.seen <= timestampMargin {
 		t.requestReread(s)
 	}
-	if t.clears.isAbsent(s) && c.Context == ContextReread {
+	if t.clears.absentOf.has(s) && c.Context == ContextReread {
 		t.clears.found++ // the load has skipped it
 	}
 	t.unhold(s)
@@ -230,7 +231,7 @@ func (t *Table) presentAgain(c *Change, s uint32) bool {
 // isHeld reports whether an element of a queue is still a delete that waits.
 func (t *Table) isHeld(e *heldDelete) bool {
 	m := t.meta(e.slot)
-	return m.is(flagHeld) && t.clears.isAbsent(e.slot) == e.absent && !m.is(flagFree) && m.version == e.version
+	return m.is(flagHeld) && t.clears.absentOf.has(e.slot) == e.absent && !m.is(flagFree) && m.version == e.version
 }
 
 // awaitsReread reports whether a reread has to decide about an element of a queue, and requests it: the load balancer may have

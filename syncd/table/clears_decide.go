@@ -26,7 +26,7 @@ func (tx *Tx) DecideClear(release bool, now int64, from uint32, limit int) (n in
 	for ; s < t.allocated && limit > 0; s++ {
 		limit--
 		m := t.meta(s)
-		held := m.is(flagHeld) && (x.isAbsent(s) && x.absentCleared || !x.isAbsent(s) && x.active)
+		held := m.is(flagHeld) && (x.absentOf.has(s) && x.absentCleared || !x.absentOf.has(s) && x.active)
 		if m.is(flagFree) || !held && !m.is(flagCleared) {
 			continue
 		}
@@ -34,7 +34,7 @@ func (tx *Tx) DecideClear(release bool, now int64, from uint32, limit int) (n in
 		switch {
 		case release && held:
 			// The map lacks the entry. If the load balancer has written it since, a reread finds that.
-			t.enterHeld(heldDelete{when: m.seen, version: m.version, slot: s, absent: x.isAbsent(s)})
+			t.enterHeld(heldDelete{when: m.seen, version: m.version, slot: s, absent: x.absentOf.has(s)})
 		case release && !t.protected(s):
 			t.removeNext(s, now)
 		case !held:

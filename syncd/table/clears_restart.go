@@ -29,39 +29,13 @@ func (t *Table) holdAbsent(d *Delta, h, s uint32, now int64) (done bool) {
 	t.clearDirty(s)
 	t.stampDelta(s, d, now)
 	m.flags = m.flags&^flagEvicted | flagHeld | late
-	t.clears.setAbsent(s, true)
+	t.clears.absentOf.add(s)
+	t.clears.absentHeld++
 	t.clears.absent.push(heldDelete{when: now, version: m.version, slot: s, absent: true})
 	if t.unscanned {
 		t.requestReread(s) // the load may have skipped the key
 	}
 	return true
-}
-
-// slotSet is a set of slots, a bit each.
-type slotSet []uint64
-
-func (x slotSet) has(s uint32) bool { return int(s/64) < len(x) && x[s/64]&(1<<(s%64)) != 0 }
-
-// flip adds a slot, or removes it.
-func (x *slotSet) flip(s uint32) {
-	for int(s/64) >= len(*x) {
-		*x = append(*x, 0)
-	}
-	(*x)[s/64] ^= 1 << (s % 64)
-}
-
-// isAbsent reports whether the map lacked the entry of a slot with flagHeld at the start.
-func (x *clears) isAbsent(s uint32) bool {
-	return x.absentOf.has(s)
-}
-
-// setAbsent sets isAbsent, which is another value now.
-func (x *clears) setAbsent(s uint32, absent bool) {
-	if x.absentOf.flip(s); absent {
-		x.absentHeld++
-	} else {
-		x.absentHeld--
-	}
 }
 
 // DelayAbsent makes the decisions about absent entries of earlier incarnations of this node wait for DecideAbsent. Peers that
@@ -159,20 +133,10 @@ func (t *Table) absentIsClear() bool {
 		return false
 	}
 	if 2*restored > e.deleted && !x.stopKnown {
-		e.left = max(e.left, t.adoptedEntries())
+		// Peers may have replaced their records of the other entries before they could send these.
+		e.left += x.loadedOf.len()
 	}
 	return e.isClear()
-}
-
-// adoptedEntries returns the number of entries that the load has found and that nothing has changed since. If all nodes were
-// stopped, and this one was killed, peers may have replaced their older records of them before they could send these.
-func (t *Table) adoptedEntries() (n int) {
-	for s := firstSlot; s < t.allocated; s++ {
-		if m := t.meta(s); m.live() && m.is(flagLoaded) && m.owner == selfID && m.version == t.opt.AdoptVersion {
-			n++
-		}
-	}
-	return n
 }
 
 // latestChange returns the time of the latest change of a record of an earlier incarnation, as a version, or 0. Clocks of
@@ -195,14 +159,19 @@ func (t *Table) latestChange() int64 {
 	return changes[len(changes)-1-len(changes)/100]
 }
 
-// noteFound counts an entry that the load has found, once: d, a record of an earlier incarnation of this node, proves that the
-// map had it before the stop. It may be older than the entry, which is adopted by then. Entries without that proof may have been
-// written since. They say nothing about those that are absent.
-func (t *Table) noteFound(d *Delta, s uint32) {
-	m, x := t.meta(s), &t.clears
-	adopted := m.owner == selfID && (m.version == 0 || m.version == t.opt.AdoptVersion)
-	if !d.Delete && d.Owner != selfID && m.live() && m.is(flagLoaded) && adopted && !x.foundOf.has(s) {
-		x.foundOf.flip(s)
+// noteLoaded notes an entry that the load has found.
+func (t *Table) noteLoaded(s uint32) {
+	if t.opt.HoldClears && t.opt.SameMap {
+		t.clears.loadedOf.add(s)
+	}
+}
+
+// noteFound counts an entry that the load has found, once there is a proof that the map had it before the stop: a record of an
+// earlier incarnation of this node, which may be older than the entry, or Options.Stop. Entries without that proof may be
+// new ones. They say nothing about those that are absent.
+func (t *Table) noteFound(s uint32) {
+	if x := &t.clears; x.loadedOf.has(s) {
+		x.loadedOf.remove(s)
 		x.found++
 	}
 }

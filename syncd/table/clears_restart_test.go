@@ -77,6 +77,42 @@ func TestEntriesOfTheStopAreLeft(t *testing.T) {
 	}
 }
 
+// TestEntriesWithOlderRecordsAreLeft: the node was killed, and all nodes start again. A collector has deleted entries meanwhile.
+// Peers restore the records after this node has adopted the other entries, or after the load balancer has used these. The records
+// are older, and prove that the entries were there. Each entry counts once, although several peers have it.
+func TestEntriesWithOlderRecordsAreLeft(t *testing.T) {
+	for _, used := range []bool{false, true} {
+		r := clearRig{newRig(t, restores, holdClears, sameMap)}
+		r.tab.Update(func(tx *Tx) { tx.DelayAbsent(); tx.BeginLoad() })
+		for i := range 20 {
+			r.load(Accepted, fmt.Sprint("k", i), "v")
+		}
+		r.tab.Update(func(tx *Tx) { tx.EndLoad() })
+		now := int64(stopTime)
+		for i := 0; used && i < 20; i++ {
+			r.local(Accepted, now+int64(i), fmt.Sprintf("update k%d used process 0", i))
+		}
+		r.adopt()
+		for i := range 300 {
+			for peers := range 3 {
+				want := Accepted
+				if i < 20 || peers > 0 {
+					want = Stale
+				}
+				if i >= 20 && peers > 0 {
+					want = Unchanged
+				}
+				r.remote(want, now+second, older, restored(i), fmt.Sprint("k", i), "v")
+			}
+		}
+		if n := r.tab.clears.found; n != 20 {
+			t.Errorf("used %t: entries from before the stop: got %d, want 20", used, n)
+		}
+		r.decideAbsent(now + 2*second)
+		r.wantLive(20, 0, 0)
+	}
+}
+
 // TestSkippedEntriesAreLeft: rereads find entries that the load has skipped. They count as left.
 func TestSkippedEntriesAreLeft(t *testing.T) {
 	r := absentRig(t, 200, func(clearRig) {})

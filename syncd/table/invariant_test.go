@@ -57,7 +57,7 @@ func checkInvariants(tb interface {
 				tb.Fatalf("slot %d has flags %b, which exclude each other", s, m.flags)
 			}
 			if m.is(flagHeld) {
-				if held++; t.clears.isAbsent(s) {
+				if held++; t.clears.absentOf.has(s) {
 					absent++
 				}
 				if !m.live() || m.is(flagDirty|flagUnversioned|flagEvicted) {

@@ -76,6 +76,7 @@ func (tx *Tx) Load(key, value []byte) Outcome {
 	m := t.meta(s)
 	m.owner = selfID
 	m.flags |= flagUnversioned | flagLoaded
+	t.noteLoaded(s)
 	if t.lacksTimer(value) {
 		m.flags |= flagEntry
 	}

@@ -23,8 +23,8 @@ func (t *Table) mergeOwn(d *Delta, h, s uint32, now int64, opt RemoteOptions) (o
 	if (s != 0 && t.isNewer(d, t.meta(s)) || s == 0 && t.sameMap(d.Key)) && t.holdAbsent(d, h, s, now) {
 		return Accepted, true
 	}
-	if s != 0 {
-		t.noteFound(d, s)
+	if s != 0 && !current && !d.Delete {
+		t.noteFound(s)
 	}
 	if s == 0 {
 		if !current && !t.sameMap(d.Key) && !t.replaced.deleted(d.Key) {

@@ -242,7 +242,7 @@ func (t *Table) adoptFound(s uint32) {
 		v, id = t.opt.AdoptVersion, selfID
 	}
 	if v != t.opt.AdoptVersion && t.ours(id) {
-		t.clears.found++ // the map had the entry at the stop
+		t.noteFound(s)
 	}
 	t.stamp(s, v, id)
 }

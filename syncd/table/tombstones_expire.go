@@ -134,6 +134,7 @@ func (t *Table) forget(s uint32) {
 	t.dropReread(m)
 	t.clearDirty(s)
 	t.index.remove(h, s)
+	t.clears.loadedOf.remove(s)
 	t.owners.moveReference(m.owner, selfID)
 	t.release(s)
 	t.stats.Tombstones--
