@@ -118,8 +118,8 @@ func (in *inboundMap) noteOwner(w *wire.Delta, key []byte, exact bool) {
 	}
 }
 
-// noteSuperseded notes that a live peer has the filtered record of a key: a record of this node, or of one that has left, is
-// not the newest one then. What a third node sends does not show that, unless this node has requested the peer's records from it.
+// noteSuperseded notes that a live peer has the filtered record of a key. A record of this node, or of one that has left, is then
+// older. A third node proves that only if this node has requested the peer's records from it.
 // A key that is not exact counts only if the peer itself has sent it.
 func (in *inboundMap) noteSuperseded(w *wire.Delta, key []byte, exact bool) {
 	owner, live := in.stream.r.view.Load().live[string(in.stream.batch.Owners[w.Owner].Node)]

@@ -53,6 +53,16 @@ type filtering struct {
 	end     func()
 }
 
+// held returns the number of the ten records that a node holds.
+func (f *filtering) held(n *node) (count int) {
+	for i := range 10 {
+		if valueOf(n.tb, f.key(i)) != nil {
+			count++
+		}
+	}
+	return count
+}
+
 func portNodes(t *testing.T) (f filtering, a, b *testInterfaces) {
 	names := []string{"lo", "eth0", "eth1"}
 	a, b = &testInterfaces{names: names}, &testInterfaces{names: names}
@@ -127,19 +137,11 @@ func TestFilteredRecordsAreKept(t *testing.T) {
 	for name, start := range filterings {
 		t.Run(name, func(t *testing.T) {
 			f := start(t)
-			held := func(n *node) (count int) {
-				for i := range 10 {
-					if valueOf(n.tb, f.key(i)) != nil {
-						count++
-					}
-				}
-				return count
-			}
 			for i := range 10 {
 				putValue(t, f.a, f.key(i), f.value(i, 1))
 			}
 			connectNodes(f.a, f.b, f.c)
-			poll.Within(t, deadline, "all nodes hold the records", func() bool { return held(f.b) == 10 && held(f.c) == 10 })
+			poll.Within(t, deadline, "all nodes hold the records", func() bool { return f.held(f.b) == 10 && f.held(f.c) == 10 })
 			f.begin()
 			for i := range 10 {
 				putValue(t, f.a, f.key(i), f.value(i, 2))
@@ -158,13 +160,13 @@ func TestFilteredRecordsAreKept(t *testing.T) {
 			})
 			compared := f.b.r.Stats().Digests
 			poll.Within(t, deadline, "digests are compared", func() bool { return f.b.r.Stats().Digests > compared+20 })
-			if n, m := held(f.b), held(f.c); n != 9 || m != 9 {
+			if n, m := f.held(f.b), f.held(f.c); n != 9 || m != 9 {
 				t.Fatalf("records: got %d on b, %d on c, want 9", n, m)
 			}
 			f.a.stop()
 			connectNodes(f.b, f.c)
 			poll.Within(t, deadline, "b and c compare", func() bool { return f.c.r.Stats().Digests > compared+40 })
-			if n, m := held(f.b), held(f.c); n != 9 || m != 9 {
+			if n, m := f.held(f.b), f.held(f.c); n != 9 || m != 9 {
 				t.Fatalf("records after the owner has left: got %d on b, %d on c, want 9", n, m)
 			}
 			f.end()
@@ -174,7 +176,7 @@ func TestFilteredRecordsAreKept(t *testing.T) {
 						return false
 					}
 				}
-				return held(f.b) == 9 && held(f.c) == 9
+				return f.held(f.b) == 9 && f.held(f.c) == 9
 			})
 		})
 	}

@@ -28,19 +28,11 @@ func TestFilteredTakeover(t *testing.T) {
 				}
 				return f.c
 			}
-			held := func(n *node) (count int) {
-				for i := range 10 {
-					if valueOf(n.tb, f.key(i)) != nil {
-						count++
-					}
-				}
-				return count
-			}
 			for i := range 10 {
 				putValue(t, owner(i), f.key(i), f.value(i, 1))
 			}
 			connectNodes(f.a, f.b, f.c)
-			poll.Within(t, deadline, "a and b hold the records", func() bool { return held(f.a) == 10 && held(f.b) == 10 })
+			poll.Within(t, deadline, "a and b hold the records", func() bool { return f.held(f.a) == 10 && f.held(f.b) == 10 })
 			f.c.stop()
 			connectNodes(f.a, f.b)
 			f.begin()
@@ -56,7 +48,7 @@ func TestFilteredTakeover(t *testing.T) {
 			}
 			compared = f.a.r.Stats().Digests
 			poll.Within(t, deadline, "a compares", func() bool { return f.a.r.Stats().Digests > compared+10 })
-			if n, m := held(f.a), held(f.b); n != 10 || m != 10 {
+			if n, m := f.held(f.a), f.held(f.b); n != 10 || m != 10 {
 				t.Errorf("records: got %d on a, %d on b, want 10", n, m)
 			}
 			f.end()
@@ -66,7 +58,7 @@ func TestFilteredTakeover(t *testing.T) {
 						return false
 					}
 				}
-				return held(f.a) == 10
+				return f.held(f.a) == 10
 			})
 		})
 	}

@@ -18,7 +18,7 @@ func (w *conversion) flags(m *meta) flags {
 }
 
 // drop counts a record that the new table does not have. known reports that w.key has its key. Peers may hold a record of this
-// node, so the absence of its entry is no delete, also at the next start.
+// node. The absence of its entry therefore proves nothing, also at the next start.
 func (w *conversion) drop(m *meta, known bool, reason error) {
 	w.done.Failed++
 	if w.done.Err == nil {

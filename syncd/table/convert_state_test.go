@@ -209,8 +209,8 @@ func TestRefillDuringDecisionAboutAbsence(t *testing.T) {
 	r.want("l", "w v11 a90 dirty")
 }
 
-// TestDroppedRecordsAreUnheld: a conversion has dropped records of this node. Peers have them, and their absence is no delete: not
-// at the next start, and not after another conversion.
+// TestDroppedRecordsAreUnheld: a conversion has dropped records of this node. Peers have them. Their absence proves nothing, neither
+// at the next start nor after another conversion.
 func TestDroppedRecordsAreUnheld(t *testing.T) {
 	r := newRig(t, sameMap)
 	r.remote(Accepted, second, peer, 10, "p", "!v")

@@ -154,8 +154,8 @@ func (t *Table) forgetUndecoded(fn func(undecodedKey) bool) {
 	}
 }
 
-// EndFullSync notes that a full sync of a peer has ended, the one with the number round. What earlier incarnations of the peer,
-// or earlier full syncs, have shown and this one has not, does not count any more: see NoteSuperseded and NoteUndecoded.
+// EndFullSync notes that the full sync with the number round has ended. Only the keys that it has shown count from now on, without
+// those of earlier full syncs or incarnations of the peer: see NoteSuperseded and NoteUndecoded.
 func (tx *Tx) EndFullSync(peer Owner, round int) {
 	t := tx.t
 	for i := range t.owners.list {

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// TestUnheld: the absence of an unheld key from the map of an earlier incarnation is no delete. The set survives
+// TestUnheld: the absence of an unheld key from the map of an earlier incarnation proves nothing. The set survives
 // in Options.Unheld, until the table has merged the record and the map has its entry.
 func TestUnheld(t *testing.T) {
 	first := newRig(t, withMask)
@@ -27,7 +27,7 @@ func TestUnheld(t *testing.T) {
 	r.remote(Accepted, second, older, 10, "held", "v")
 	r.want("abcdY", "v v10 a90 dirty")
 	r.want("held", "- v11 a100")
-	// The record came from a peer, so it is no evidence against a later one.
+	// The record came from a peer, so a later one wins.
 	r.remote(Accepted, second, older, 11, "abcdY", "w")
 	r.want("abcdY", "w v11 a90 dirty")
 	want := func(what string, keys int) (serial uint64) {
