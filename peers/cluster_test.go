@@ -229,6 +229,7 @@ func TestRefresh(t *testing.T) {
 	a := start(t, "a")
 	b := start(t, "b", joining(a))
 	poll.Within(t, 5*time.Second, "both see each other", func() bool { return a.sees(b) && b.sees(a) })
+	<-a.Joined() // the first attempt contacts the nodes that gossip knows by then
 	before := a.Stats().JoinAttempts
 	a.Refresh("absent")
 	poll.Stays(t, 3*a.tick(), "no joins without a known member", func() bool { return a.Stats().JoinAttempts == before })
