@@ -214,8 +214,33 @@ func (s *scene) awaitReplicated(ctx context.Context) error {
 	return await(ctx, "the maps of both nodes agree", func() (bool, error) {
 		a, err := entries(s.nodes[0])
 		b, errB := entries(s.nodes[1])
-		return err == nil && errB == nil && maps.Equal(a, b), nil
+		if err != nil || errB != nil || !maps.Equal(a, b) {
+			return false, nil
+		}
+		first, err := ends(s.nodes[0])
+		second, errS := ends(s.nodes[1])
+		return maps.EqualFunc(first, second, func(a, b time.Time) bool {
+			return a.Sub(b).Abs() < time.Second // the conversion between two clocks rounds
+		}), errors.Join(err, errS)
 	})
+}
+
+// ends returns when the allocations, permissions and channels of a node end.
+func ends(n *node) (map[any]time.Time, error) {
+	allocations, err := n.offload.Allocations()
+	permissions, errP := n.offload.Permissions()
+	channels, errC := n.offload.Channels()
+	all := make(map[any]time.Time)
+	for _, a := range allocations {
+		all[a.Client] = a.Expires
+	}
+	for _, p := range permissions {
+		all[offload.Permission{Client: p.Client, Peer: p.Peer}] = p.Expires
+	}
+	for _, c := range channels {
+		all[c.ClientChannel] = c.Expires
+	}
+	return all, errors.Join(err, errP, errC)
 }
 
 // entries returns the number of entries in each map of a node.
