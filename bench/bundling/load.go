@@ -49,6 +49,10 @@ func difference(a, b ends) ends {
 	return ends{Connections: a.Connections - b.Connections, Messages: a.Messages - b.Messages, Sent: a.Sent - b.Sent, Received: a.Received - b.Received}
 }
 
+func notAbove(a, b ends) bool {
+	return a.Connections <= b.Connections && a.Messages <= b.Messages && a.Sent <= b.Sent && a.Received <= b.Received
+}
+
 // result is what a load has done.
 type result struct {
 	Clients ends    `json:"clients"`
