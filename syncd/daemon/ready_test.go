@@ -178,18 +178,21 @@ func TestReadyWaitsForEntriesThatAPeerAdopts(t *testing.T) {
 	}
 }
 
+// silentMember returns the address of the silent member. It differs from those of the nodes.
+func silentMember() string { return loopback(9) }
+
 // startSilentMember starts a member of the cluster that gossips and does not replicate. It answers
 // the nodes in withoutMap that it lacks their maps.
 func startSilentMember(t *testing.T, join string, withoutMap ...string) (leave func()) {
 	t.Helper()
 	c, err := peers.New(peers.Options{
-		NodeName: "mute", Incarnation: 1, BindAddr: "127.0.1.9:7946", Join: []string{join},
-		ServiceAddr: "127.0.1.9:7947", DeadTime: time.Second, Logger: slog.New(slog.DiscardHandler),
+		NodeName: "mute", Incarnation: 1, BindAddr: silentMember() + ":7946", Join: []string{join},
+		ServiceAddr: silentMember() + ":7947", DeadTime: time.Second, Logger: slog.New(slog.DiscardHandler),
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	listener, err := net.Listen("tcp", "127.0.1.9:7947")
+	listener, err := net.Listen("tcp", silentMember()+":7947")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -259,7 +262,7 @@ func TestIdentityIsSavedOnceAllPeersHaveSent(t *testing.T) {
 		}
 	}
 	for _, n := range []*node{n1, n2} {
-		n.config.Join = append(n.config.Join, "127.0.1.9:7946")
+		n.config.Join = append(n.config.Join, silentMember()+":7946")
 	}
 	leave := startSilentMember(t, n2.config.GossipListen, "n1")
 	n2.config.SyncTimeout = time.Minute // n2 waits for the silent node
@@ -284,7 +287,7 @@ func TestOnReadyTimeout(t *testing.T) {
 			dir := pinDir(t)
 			pinned(t, filepath.Join(dir, "ct"), 8, 8, 100)
 			n := newNode(t, 1, filepath.Join(dir, "ct"))
-			n.config.OnReadyTimeout, n.config.Join = setting, []string{"127.0.1.9:7946"}
+			n.config.OnReadyTimeout, n.config.Join = setting, []string{silentMember() + ":7946"}
 			n.config.SyncTimeout = 8 * time.Second
 			leave := startSilentMember(t, n.config.GossipListen)
 			n.start()

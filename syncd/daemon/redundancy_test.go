@@ -87,7 +87,7 @@ func TestEachProblemIsListedOnce(t *testing.T) {
 	const count = 43
 	dir := pinDir(t)
 	n := newNode(t, 1)
-	n.config.Join = []string{"127.0.1.9:7946"}
+	n.config.Join = []string{silentMember() + ":7946"}
 	for i := range count {
 		pinned(t, filepath.Join(dir, fmt.Sprint("m", i)), 8, 8, 10)
 		n.config.Maps = append(n.config.Maps, filepath.Join(dir, fmt.Sprint("m", i)))
