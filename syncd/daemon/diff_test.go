@@ -76,7 +76,7 @@ func (n *node) diff() (all []daemon.DiffEntry) {
 
 // A comparison that cannot be made is an error with its reason, for each expected peer.
 func TestDiffReportsFailedComparison(t *testing.T) {
-	n1, n2, m1, _ := twoNodes(t, 100)
+	n1, n2, m1, m2 := twoNodes(t, 100)
 	n1.start()
 	poll.Eventually(t, "the node is ready alone", func() bool { return n1.status().Ready })
 	if all := n1.diff(); len(all) != 1 || all[0].Error != "not compared: no peer is alive" {
@@ -89,6 +89,8 @@ func TestDiffReportsFailedComparison(t *testing.T) {
 	if all := n1.diff(); len(all) != 2 || all[0].Summary == nil || all[1].Peer != "n3" || all[1].Error != "not compared: n3 never seen" {
 		t.Errorf("diff with one of two peers: got %+v, want a summary and an error for n3", all)
 	}
+	// A table of the small map would refuse some of the entries.
+	poll.Eventually(t, "the peer's map holds the entries", func() bool { return holds(t, m2, 50, 7) })
 	pinned(t, n2.pin, 8, 8, 30)
 	poll.Eventually(t, "the summary counts the entries that the peer's kernel map does not hold", func() bool {
 		s := n1.diff()[0].Summary
