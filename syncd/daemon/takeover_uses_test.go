@@ -44,11 +44,43 @@ func openLookups(t *testing.T, m *ebpf.Map, sessions uint64) (send func()) {
 	}
 }
 
+// pacedUses makes the uses of entries by a test, and measures the time between them.
+type pacedUses struct {
+	send    func()
+	entries uint64
+	idle    time.Duration // after it, an entry counts as unused
+	began   time.Time     // of the last uses
+	longest time.Duration // between uses of an entry
+}
+
+func (u *pacedUses) use() {
+	now := time.Now()
+	u.send()
+	u.longest, u.began = max(u.longest, time.Since(u.began)), now
+}
+
+// slow reports whether the uses were too rare to show that an entry is in use, because the machine is busy.
+func (u *pacedUses) slow() bool { return max(u.longest, time.Since(u.began)) > u.idle/4 }
+
+// untilFastEnough runs a test of uses with the time after which an entry counts as unused. The test returns false if its uses were
+// too rare for that time. It then runs again with twice the time.
+func untilFastEnough(t *testing.T, idle time.Duration, test func(t *testing.T, idle time.Duration) bool) {
+	t.Helper()
+	for enough := false; !enough; idle *= 2 {
+		if idle > 2*time.Minute {
+			t.Fatalf("uses by the test: got too few for a time of %v, want more", idle/2)
+		}
+		if !t.Run(idle.String(), func(t *testing.T) { enough = test(t, idle) }) {
+			return
+		}
+	}
+}
+
 // hookedTimerNode returns a node like timerNode whose hook on lookups shows uses.
-func hookedTimerNode(t *testing.T, number int, dir string) (*node, *ebpf.Map) {
+func hookedTimerNode(t *testing.T, number int, dir string, expiry time.Duration) (*node, *ebpf.Map) {
 	t.Helper()
 	n, m := timerNode(t, number, dir)
-	n.attach, n.config.TakeoverExpiries = capture.AttachFexit, []string{"ct=3s"}
+	n.attach, n.config.TakeoverExpiries = capture.AttachFexit, []string{"ct=" + expiry.String()}
 	return n, m
 }
 
@@ -57,11 +89,15 @@ func hookedTimerNode(t *testing.T, number int, dir string) (*node, *ebpf.Map) {
 // and the others do once their use ends.
 func TestUsedTimersStay(t *testing.T) {
 	needAttach(t, capture.AttachFexit)
+	untilFastEnough(t, 3*time.Second, testUsedTimersStay)
+}
+
+func testUsedTimersStay(t *testing.T, expiry time.Duration) bool {
 	const all, used = 60, 30
 	dir := pinDir(t)
 	n1, m1 := timerNode(t, 1, dir)
-	n2, m2 := hookedTimerNode(t, 2, dir)
-	n3, m3 := hookedTimerNode(t, 3, dir)
+	n2, m2 := hookedTimerNode(t, 2, dir, expiry)
+	n3, m3 := hookedTimerNode(t, 3, dir, expiry)
 	nodes := []*node{n1, n2, n3}
 	for _, n := range nodes {
 		n.start()
@@ -70,57 +106,90 @@ func TestUsedTimersStay(t *testing.T) {
 		return !slices.ContainsFunc(nodes, func(n *node) bool { s := n.status(); return !s.Ready || len(s.Peers) != 2 })
 	})
 	putSessions(t, m1, 0, all, 1)
-	held := func(m *ebpf.Map) uint64 { return uint64(sessions(m, 0, used)) }
 	poll.Eventually(t, "all nodes have all sessions", func() bool { return sessions(m2, 0, all) == all && sessions(m3, 0, all) == all })
-	send := openLookups(t, m2, used)
+	u := &pacedUses{send: openLookups(t, m2, used), entries: used, idle: expiry, began: time.Now()}
 	n1.stop()
-	left := func() any { return fmt.Sprintf("%d and %d left", sessions(m2, used, all), sessions(m3, used, all)) }
-	stay := func() bool { send(); return held(m2) == used && held(m3) == used }
-	poll.Within(t, time.Minute, "the sessions without use expire on both nodes", func() bool {
-		if !stay() {
-			t.Fatalf("used sessions: got %d and %d, want %d", held(m2), held(m3), used)
-		}
+	if !usedStay(t, u, "the sessions without use expire on both nodes", func() bool {
 		return sessions(m2, used, all)+sessions(m3, used, all) == 0
-	}, left)
-	poll.Stays(t, 12*time.Second, "sessions in use stay for four times takeover-expiry", stay)
+	}, m2, m3) {
+		return false
+	}
+	began := time.Now()
+	if !usedStay(t, u, "four times takeover-expiry have passed", func() bool { return time.Since(began) > 4*expiry }, m2, m3) {
+		return false
+	}
 	n3.stop() // a node that is away for longer than takeover-expiry counts as departed
 	n2.stop()
+	began = time.Now()
+	u.began = began
 	n2.start()
-	poll.Stays(t, 9*time.Second, "sessions in use stay after a restart", func() bool { send(); return held(m2) == used })
-	poll.Within(t, time.Minute, "sessions expire once their use ends", func() bool { return held(m2) == 0 },
-		func() any { return fmt.Sprintf("%d left", held(m2)) })
+	if !usedStay(t, u, "three times takeover-expiry have passed since a restart", func() bool { return time.Since(began) > 3*expiry }, m2) {
+		return false
+	}
+	poll.Within(t, time.Minute+5*expiry, "sessions expire once their use ends", func() bool { return sessions(m2, 0, used) == 0 },
+		func() any { return fmt.Sprintf("%d left", sessions(m2, 0, used)) })
+	return true
+}
+
+// usedStay uses sessions until a condition holds. It fails the test if a session in use is not in each of the maps. It returns
+// false if that is so after uses that were too rare.
+func usedStay(t *testing.T, u *pacedUses, what string, done func() bool, maps ...*ebpf.Map) (stay bool) {
+	t.Helper()
+	poll.Within(t, time.Minute+5*u.idle, what, func() bool {
+		u.use()
+		for i, m := range maps {
+			if stay = uint64(sessions(m, 0, u.entries)) == u.entries; stay {
+				continue
+			}
+			if !u.slow() {
+				t.Fatalf("used sessions of map %d until %s: got %d, want %d", i, what, sessions(m, 0, u.entries), u.entries)
+			}
+			t.Logf("%v between two uses with takeover-expiry %v", u.longest, u.idle)
+			return true
+		}
+		return done()
+	})
+	return stay
 }
 
 // TestPurgeOfUnusedEntries: an operator removes the sessions of a departed owner that are not in use. syncd refuses while it has
 // not observed uses for long enough, and on a map whose uses it does not see.
 func TestPurgeOfUnusedEntries(t *testing.T) {
 	needAttach(t, capture.AttachFexit)
+	untilFastEnough(t, 4*time.Second, testPurgeOfUnusedEntries)
+}
+
+func testPurgeOfUnusedEntries(t *testing.T, idle time.Duration) bool {
 	const all, used = 60, 30
 	dir := pinDir(t)
 	n1, m1 := timerNode(t, 1, dir)
-	n2, m2 := hookedTimerNode(t, 2, dir)
-	n2.config.TakeoverExpiries = []string{"ct=1h"}
+	n2, m2 := hookedTimerNode(t, 2, dir, time.Hour)
 	startPair(t, n1, n2)
 	putSessions(t, m1, 0, all, 1)
 	poll.Eventually(t, "the other node has all sessions", func() bool { return sessions(m2, 0, all) == all })
 	if _, err := n2.client.PurgeUnused(t.Context(), "ct", time.Hour, false); err == nil || !strings.Contains(err.Error(), "observed for") {
 		t.Errorf("purge before uses are observed: got error %v, want it refused", err)
 	}
-	send := openLookups(t, m2, used)
+	u := &pacedUses{send: openLookups(t, m2, used), entries: used, idle: idle, began: time.Now()}
 	n1.stop()
 	var removed int
-	poll.Within(t, time.Minute, "the sessions without use are removed", func() bool {
-		send()
-		done, err := n2.client.PurgeUnused(t.Context(), "ct", 4*time.Second, false)
+	if !usedStay(t, u, "the sessions without use are removed", func() bool {
+		done, err := n2.client.PurgeUnused(t.Context(), "ct", idle, false)
 		if err == nil {
 			removed += done.Maps[0].Records
 		}
 		return sessions(m2, used, all) == 0
-	}, func() any { return fmt.Sprintf("%d removed", removed) })
-	send()
-	if got := sessions(m2, 0, used); got != used || removed != all-used {
+	}, m2) {
+		return false
+	}
+	got := sessions(m2, 0, used)
+	if got == used && removed == all-used {
+		return true
+	}
+	if !u.slow() {
 		t.Errorf("sessions in use: got %d with %d removed, want %d with %d", got, removed, used, all-used)
 	}
+	return false
 }
 
 // TestPurgeOfUnchangedEntries: without the hook on lookups, a purge of unused entries needs a field that each use changes, or
