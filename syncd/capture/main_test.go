@@ -8,8 +8,10 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
+	"mapsync/bpf"
 	"mapsync/syncd/capture"
 
 	"github.com/cilium/ebpf"
@@ -29,6 +31,9 @@ const noFexit = "6.1/arm64"
 func TestMain(m *testing.M) {
 	if os.Getenv(matrixEnv) == noFexit {
 		attaches = []capture.Attach{capture.AttachKprobe}
+	}
+	if os.Getenv(matrixEnv) != "" {
+		bpf.KeepKernelTypes()
 	}
 	if err := rlimit.RemoveMemlock(); err != nil {
 		panic(err)
@@ -152,6 +157,13 @@ func skipEmulated(t testing.TB) {
 	}
 }
 
+// attachErrors returns for each method why even a minimal program cannot be attached, or nil. Emulated machines need seconds to find
+// that out.
+var attachErrors = map[capture.Attach]func() error{
+	capture.AttachKprobe: sync.OnceValue(func() error { return attachMinimal(capture.AttachKprobe) }),
+	capture.AttachFexit:  sync.OnceValue(func() error { return attachMinimal(capture.AttachFexit) }),
+}
+
 // needAttach skips the test if even a minimal program cannot be attached with this method.
 func needAttach(t testing.TB, attach capture.Attach) {
 	t.Helper()
@@ -161,6 +173,13 @@ func needAttach(t testing.TB, attach capture.Attach) {
 	if attach == capture.AttachFexit && os.Getenv(matrixEnv) == noFexit {
 		t.Skip("this kernel has no fexit")
 	}
+	if err := attachErrors[attach](); err != nil {
+		skipUnsupported(t, err.Error())
+	}
+}
+
+// attachMinimal attaches a program that does nothing, and removes it.
+func attachMinimal(attach capture.Attach) error {
 	const symbol = "htab_map_update_elem"
 	spec := &ebpf.ProgramSpec{
 		Type: ebpf.Kprobe, License: "GPL",
@@ -171,7 +190,7 @@ func needAttach(t testing.TB, attach capture.Attach) {
 	}
 	program, err := ebpf.NewProgram(spec)
 	if err != nil {
-		skipUnsupported(t, fmt.Sprintf("load %s program: %v", attach, err))
+		return fmt.Errorf("load %s program: %w", attach, err)
 	}
 	defer program.Close()
 	var l link.Link
@@ -181,9 +200,7 @@ func needAttach(t testing.TB, attach capture.Attach) {
 		l, err = link.Kprobe(symbol, program, nil)
 	}
 	if err != nil {
-		skipUnsupported(t, fmt.Sprintf("attach %s program: %v", attach, err))
+		return fmt.Errorf("attach %s program: %w", attach, err)
 	}
-	if err := l.Close(); err != nil {
-		t.Fatal(err)
-	}
+	return l.Close()
 }

@@ -105,7 +105,7 @@ func (c *clearing) peersKeep(d time.Duration) {
 
 // eachClearMethod runs a test with each attach method that works here.
 func eachClearMethod(t *testing.T, fn func(*testing.T, capture.Attach)) {
-	for _, offer := range capture.Probe(controlMethods()...) {
+	for _, offer := range probeOnce(controlMethods()...) {
 		t.Run(string(offer.Attach), func(t *testing.T) {
 			if offer.Err != nil {
 				refused(t, &offer)

@@ -61,7 +61,7 @@ const clearUse = 1500 * time.Millisecond
 func TestClearWithVisibleUses(t *testing.T) {
 	for _, used := range []bool{true, false} {
 		t.Run(fmt.Sprintf("used=%t", used), func(t *testing.T) {
-			offers := capture.Probe(controlMethods()...)
+			offers := probeOnce(controlMethods()...)
 			attach := offers[len(offers)-1]
 			for _, offer := range offers {
 				if offer.Err == nil {

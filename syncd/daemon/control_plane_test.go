@@ -157,7 +157,7 @@ func controlMethods() []capture.Attach {
 // Another process writes by bpf(2), singly and in batches. The peer's map follows at once: the next scan
 // is an hour away.
 func TestControlPlaneWrites(t *testing.T) {
-	for _, offer := range capture.Probe(controlMethods()...) {
+	for _, offer := range probeOnce(controlMethods()...) {
 		for _, typ := range []ebpf.MapType{ebpf.Hash, ebpf.LRUHash} {
 			t.Run(fmt.Sprintf("%s/%s", offer.Attach, typ), func(t *testing.T) {
 				if offer.Err != nil {
@@ -215,7 +215,7 @@ func testControlPlaneWrites(t *testing.T, attach capture.Attach, typ ebpf.MapTyp
 // find them gone, and the peer keeps them.
 func TestEvictionsByControlPlaneAreNoDeletes(t *testing.T) {
 	const entries, chunk, most = 200, 50, 40_000
-	for _, offer := range capture.Probe(controlMethods()...) {
+	for _, offer := range probeOnce(controlMethods()...) {
 		for _, typ := range []ebpf.MapType{ebpf.LRUHash, ebpf.LRUCPUHash} {
 			t.Run(fmt.Sprintf("%s/%s", offer.Attach, typ), func(t *testing.T) {
 				if offer.Err != nil {

@@ -54,7 +54,7 @@ func TestClearsAfterADrainByMap(t *testing.T) {
 // hookedWith sets the attach method of the first node, if the kernel has it. Each kernel of the test matrix has it.
 func hookedWith(method capture.Attach) func(*node) {
 	return func(n *node) {
-		if n.config.NodeName == "n1" && (kernelName() != "" || capture.Probe(method)[0].Err == nil) {
+		if n.config.NodeName == "n1" && (kernelName() != "" || probeOnce(method)[0].Err == nil) {
 			n.attach = method
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -158,6 +159,30 @@ func TestUndetectedPrograms(t *testing.T) {
 	}
 }
 
+// probed contains the results of capture.Probe. The methods that work do not change, and a probe takes an emulated machine seconds.
+var probed struct {
+	sync.Mutex
+	results map[capture.Attach]capture.ProbeResult
+}
+
+// probeOnce returns the results of capture.Probe. It probes each method once.
+func probeOnce(methods ...capture.Attach) (offers []capture.ProbeResult) {
+	probed.Lock()
+	defer probed.Unlock()
+	if probed.results == nil {
+		probed.results = make(map[capture.Attach]capture.ProbeResult)
+	}
+	for _, method := range methods {
+		offer, ok := probed.results[method]
+		if !ok {
+			offer = capture.Probe(method)[0]
+			probed.results[method] = offer
+		}
+		offers = append(offers, offer)
+	}
+	return offers
+}
+
 // refused skips the test because hooks cannot be attached by a method. On a kernel of the test matrix
 // it fails the test, except where the kernel is known to lack fexit.
 func refused(t *testing.T, offer *capture.ProbeResult) {
@@ -173,7 +198,7 @@ func refused(t *testing.T, offer *capture.ProbeResult) {
 // it fails the test.
 func needAttach(t *testing.T, attach capture.Attach) {
 	t.Helper()
-	if offer := capture.Probe(attach)[0]; offer.Err != nil {
+	if offer := probeOnce(attach)[0]; offer.Err != nil {
 		refused(t, &offer)
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"mapsync/bpf"
 	"mapsync/internal/injector"
 	"mapsync/internal/poll"
 	"mapsync/syncd/capture"
@@ -32,6 +33,9 @@ func TestMain(m *testing.M) {
 	}
 	if err := rlimit.RemoveMemlock(); err != nil {
 		panic(err)
+	}
+	if kernelName() != "" {
+		bpf.KeepKernelTypes()
 	}
 	if os.Getenv(joinerVariable) != "" {
 		runJoiner()

@@ -17,7 +17,7 @@ func TestScanIntervalOfUnchangedMap(t *testing.T) {
 	const base, limit = 100 * time.Millisecond, 20 * time.Second
 	for _, attach := range []capture.Attach{capture.AttachFexit, capture.AttachKprobe, capture.AttachNone} {
 		t.Run(string(attach), func(t *testing.T) {
-			offer := capture.Probe(attach)[0]
+			offer := probeOnce(attach)[0]
 			if offer.Err != nil {
 				refused(t, &offer)
 			}

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"mapsync/internal/poll"
-	"mapsync/syncd/capture"
 	"mapsync/syncd/daemon"
 
 	"github.com/cilium/ebpf"
@@ -345,7 +344,7 @@ func TestEvictedWhileAllStopped(t *testing.T) {
 
 // TestEndedWhileAllStoppedWithHooks: the same with each attach method.
 func TestEndedWhileAllStoppedWithHooks(t *testing.T) {
-	for _, offer := range capture.Probe(controlMethods()...) {
+	for _, offer := range probeOnce(controlMethods()...) {
 		t.Run(string(offer.Attach), func(t *testing.T) {
 			if offer.Err != nil {
 				refused(t, &offer)

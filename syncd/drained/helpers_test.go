@@ -9,6 +9,7 @@ import (
 	"os"
 	"testing"
 
+	"mapsync/bpf"
 	"mapsync/syncd/capture"
 	"mapsync/syncd/drained"
 	"mapsync/syncd/kmap"
@@ -18,6 +19,9 @@ import (
 )
 
 func TestMain(m *testing.M) {
+	if os.Getenv("MAPSYNC_KERNEL") != "" {
+		bpf.KeepKernelTypes()
+	}
 	if err := rlimit.RemoveMemlock(); err != nil {
 		panic(err)
 	}
