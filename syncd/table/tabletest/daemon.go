@@ -52,7 +52,10 @@ type Daemon struct {
 	scanReading table.Reading // of the load or of the scan
 
 	// awaited has a bit for each key, modulo 64, of which the daemon has filtered a record.
-	awaited uint64
+	awaited    uint64
+	afterClean bool // the last daemon of the map was stopped cleanly
+	// unfit has the records that the latest conversion has dropped, by key.
+	unfit map[int]Content
 	// superseded has the records that live peers have superseded, by key. Nil: none yet.
 	superseded map[int]supersededBy
 
@@ -105,6 +108,7 @@ func (n *Node) Start() {
 // the daemon are lost.
 func (n *Node) Stop() {
 	d := n.Daemon
+	n.noteUnrestored()
 	for len(d.outbound) > 0 {
 		d.outbound[0].end()
 	}
@@ -311,6 +315,7 @@ func (d *Daemon) Adopt() bool {
 	if w.Model != nil {
 		w.Model.checkAdoption(d, late)
 	}
+	d.checkRestores()
 	d.tab.Update(func(tx *table.Tx) {
 		for tx.Adopt(2) {
 		}
@@ -338,7 +343,7 @@ func (d *Daemon) upkeep() {
 		if d.state == stateReplicating && tx.AbsentWait() && (d.allReceived() || d.n.world.Now-d.since > 2*syncTimeout) {
 			tx.DecideAbsent()
 		}
-		d.settleDeletes(tx)
+		d.checkSettled(tx, d.settleDeletes)
 		for tx.Expire(d.n.clock(), 2) {
 		}
 		for tx.ExpireEvicted(d.n.clock(), 2) {

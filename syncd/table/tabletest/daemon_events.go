@@ -71,11 +71,12 @@ func (d *Daemon) checkDelete(e *event, before *Content, o table.Outcome, used bo
 	w := d.n.world
 	owner := w.node(before.Owner.Node)
 	allowed := before.version != 0 && !used && (owner == d.n.ID || d.gone[owner] || d.handedOver(before))
+	waits := d.n.opt.HoldClears && o == table.Unchanged // since before the owner has returned: it is decided later
 	after := d.Content(e.key)
 	switch deleted := after.Dead && after.version != 0; {
 	case e.op == table.OpDelete && (e.ctx != table.ContextSyscall || d.n.opt.DeletesAny):
 		return // the data plane may delete any record
-	case deleted && !allowed, e.op == table.OpDelete && before.version != 0 && !used && allowed == (o == table.Restored):
+	case deleted && !allowed, e.op == table.OpDelete && before.version != 0 && !used && !waits && allowed == (o == table.Restored):
 		w.fail(fmt.Errorf("%s: the %s of %s, %v, by %s is %s", d.n.Name, e.op, w.name(e.key), before, e.ctx, o))
 	}
 }

@@ -10,6 +10,7 @@ func (r *simulation) drain(n *Node) {
 	case d.ownHandover() != (table.Handover{}):
 		d.endDrain()
 		r.stats["drains ended"]++
+		r.crashDuringRestore(n)
 	case r.awaitPeers(d):
 		r.Model.drained(n)
 		d.tab.Update(func(tx *table.Tx) { tx.RemoveBarrier(d.returnBarrier); n.handover = tx.BeginHandover() })
@@ -97,7 +98,10 @@ func (d *Daemon) endDrain() {
 			d.work(1 << 20)
 		}
 	}
+	var absent map[int]bool
+	d.tab.View(func(tx *table.Tx) { absent = d.absent(tx, false) })
 	d.tab.Update(func(tx *table.Tx) { tx.EndHandover(d.n.clock()) })
+	d.tab.View(func(tx *table.Tx) { d.noteRestored(tx, absent) })
 	d.n.world.moves++
 	d.n.world.notef("%s ends its drain", d.n.Name)
 }

@@ -29,7 +29,7 @@ func (r *simulation) drawEnvironment(deletesAny bool) {
 	if e.on = e.chance(environmentShare); !e.on {
 		return
 	}
-	e.clocks, e.copies, e.clears = e.chance(0.35), e.chance(0.35) && !deletesAny, e.chance(0.2) && !deletesAny
+	e.clocks, e.copies, e.clears = e.chance(0.35), e.chance(0.35) && !deletesAny, e.chance(0.3) && !deletesAny
 	e.drains, e.rekeys, e.limits = e.chance(0.35), e.chance(0.35), e.chance(0.25)
 	e.drains = e.drains && r.scans // the end of a drain needs a scan
 	r.config.resend = r.config.resend || e.rekeys
@@ -57,7 +57,7 @@ func (r *simulation) configureEnvironment() {
 			n.opt.MaxLive = limit
 		}
 		if e.clears {
-			n.opt.HoldClears, n.opt.Refresh, n.leastClear = true, 0, 3
+			n.opt.HoldClears, n.opt.Refresh, n.leastClear = true, 0, 2
 		}
 	}
 }
@@ -77,6 +77,7 @@ func (r *simulation) environmentFault(n *Node) {
 	add(e.clocks, r.clockFault)
 	add(e.copies, r.copyMap)
 	add(e.clears, r.clearMap)
+	add(e.clears, r.clearStopped)
 	add(e.drains && n.runs(), r.drain)
 	add(e.rekeys, r.rekey)
 	if len(faults) > 0 {

@@ -1,6 +1,7 @@
 package tabletest
 
 import (
+	"fmt"
 	"math"
 	"time"
 
@@ -55,6 +56,12 @@ func (r *simulation) setFilters(n *Node) {
 	r.notef("%s filters %v, clock stopped %v", n.Name, n.filters, n.stoppedAt != 0)
 }
 
+// FilterLater makes a node filter records with versions above the present time. The maps are scanned, and the table of the node
+// forgets acknowledged tombstones.
+func (n *Node) FilterLater() {
+	n.stoppedAt, n.forgetAcknowledged, n.world.scans = n.clock(), true, true
+}
+
 // endFilters ends the filters. The node sends the records again that it could not send.
 func (n *Node) endFilters() {
 	old := n.filters
@@ -63,13 +70,23 @@ func (n *Node) endFilters() {
 		return
 	}
 	n.Daemon.tab.Update(func(tx *table.Tx) {
+		head := tx.Head()
 		for key, f := range old {
 			if f != filterNone {
 				tx.Resend(n.Daemon.key(key))
+				n.checkResent(tx, key, head)
 			}
 		}
 	})
 	n.world.moves++
+}
+
+// checkResent checks that a record is sent again: it is above the former end of the order.
+func (n *Node) checkResent(tx *table.Tx, key int, end uint64) {
+	var r table.Record
+	if tx.Get(n.Daemon.key(key), &r) && sendable(&r) && r.Position <= end {
+		n.world.fail(fmt.Errorf("%s does not send %s again after its filter has ended", n.Name, n.world.name(key)))
+	}
 }
 
 // unsent reports whether a node cannot send a record. known is false if it cannot even send a delete.

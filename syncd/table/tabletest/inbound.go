@@ -358,6 +358,9 @@ func (l *InboundStream) mergeOne(tx *table.Tx, x *delta, now int64, opt table.Re
 		delta.Keep = keptBytes
 	}
 	o := tx.Remote(&delta, now, opt)
+	if node == d.n.ID && !x.dead && len(d.n.unrestored) > 0 {
+		d.checkUnrestored(tx, d.n.unrestored)
+	}
 	if node == l.peer && opt.Touch {
 		delete(d.superseded, x.key) // the peer has answered
 	}

@@ -101,6 +101,7 @@ func (y *layout) in(o table.Options) table.Options {
 // everything again. In syncd, peers use the former table until the new map is read, and its later changes are sent again.
 func (d *Daemon) convert(to int) {
 	w, from, forgot := d.n.world, d.layout, d.floor() > 0
+	d.noteDropped(to)
 	o := layouts[to].in(d.n.opt)
 	o.LRU, o.MaxEntries, o.Seed = d.n.lru, d.n.room, 1
 	key := 0
@@ -132,6 +133,22 @@ func (d *Daemon) convert(to int) {
 	}
 	d.applyMembers()
 	w.notef("%s converts its table from layout %d to %d: %d records, %d dropped", d.n.Name, from, to, result.Records, result.Failed)
+}
+
+// noteDropped notes the records of the node that a conversion is about to drop.
+func (d *Daemon) noteDropped(to int) {
+	d.unfit = make(map[int]Content)
+	for key := range d.n.world.keys {
+		if c := d.Content(key); c.Live() && c.Owner.Node == d.n.Name && !layouts[to].fits(c.Value) {
+			d.unfit[key] = c
+		}
+	}
+}
+
+// hasDropped reports whether a daemon has dropped a record that its map cannot hold, and has none of the key since.
+func (d *Daemon) hasDropped(key int, version table.Version, owner table.Owner) bool {
+	c, dropped := d.unfit[key]
+	return dropped && c.version == version && c.Owner == owner && !layouts[d.layout].fits(c.Value) && d.floor() == 0 && !d.Content(key).Known
 }
 
 // endStreams ends all streams, and creates the inbound streams anew.

@@ -84,8 +84,13 @@ func (r *simulation) clearMap(n *Node) {
 	if n.suspendedAt != 0 || d == nil || d.m != n.Map || d.state < stateReplicating || n.Map.n == 0 {
 		return
 	}
+	if r.scans && r.config.environment.chance(0.8) {
+		r.awaitPeers(d)
+	}
 	r.stats["clears"]++
 	r.notef("%s's load balancer clears its map", n.Name)
+	certain, keys := r.Model.clearIsDetected(n), map[int]bool(nil)
+	d.tab.View(func(tx *table.Tx) { keys = d.own(tx) })
 	r.Model.mapCleared(n)
 	n.clearing = true
 	for key := range n.Map.entries {
@@ -96,6 +101,9 @@ func (r *simulation) clearMap(n *Node) {
 		for cpu := range d.queue {
 			d.Deliver(cpu)
 		}
+	}
+	if certain && r.config.environment.chance(0.5) {
+		r.settleClear(n, keys)
 	}
 	if r.config.environment.chance(0.8) {
 		n.stoppedUntil = r.Now + int64(40*time.Second)
@@ -169,7 +177,7 @@ func (m *Model) clearIsDetected(n *Node) bool {
 		}
 		owner := m.world.node(c.Owner.Node)
 		departed := d.gone[owner] || d.handedOver(&c)
-		if c.version == 0 || departed && n.drained() || owner != n.ID && !departed {
+		if c.version == 0 || d.internals().UsedByPeer(d.tab, d.key(key)) || departed && n.drained() || owner != n.ID && !departed {
 			continue
 		}
 		if !n.Map.entries[key].live || !equalBytes(n.Map.entries[key].value, c.Value) {

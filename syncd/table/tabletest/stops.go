@@ -1,6 +1,10 @@
 package tabletest
 
-import "mapsync/syncd/table"
+import (
+	"fmt"
+
+	"mapsync/syncd/table"
+)
 
 // configureStops makes the nodes save their records at some of their stops, if they have any.
 func (r *simulation) configureStops() {
@@ -31,7 +35,7 @@ func (r *simulation) stopAll() {
 func (n *Node) saveStop() {
 	if d := n.Daemon; d.m != nil && d.wasOffered && d.loaded == d.m.ID {
 		d.tab.View(func(tx *table.Tx) { n.stop = tx.Stop(1) })
-		n.stopMap = d.m.ID
+		n.stopMap, n.clean = d.m.ID, true
 		n.world.notef("%s saves %d records", n.Name, n.stop.Len())
 	}
 }
@@ -42,6 +46,7 @@ func (n *Node) takeStop() (s table.Stop) {
 	if n.stopMap == n.Map.ID {
 		s = n.stop
 	}
+	n.Daemon.afterClean, n.clean = n.clean, false
 	n.stop, n.stopMap = table.Stop{}, 0
 	return s
 }
@@ -50,4 +55,13 @@ func (n *Node) takeStop() (s table.Stop) {
 // adopts the entry.
 func (d *Daemon) hasRestored(tx *table.Tx, r *table.Record) bool {
 	return r.Version < d.n.opt.AdoptVersion && tx.Owner(r.Owner).Node != d.n.Name
+}
+
+// checkRestores checks that a daemon restores no records at its adoption after its node was killed: a killed daemon leaves no file.
+func (d *Daemon) checkRestores() {
+	for key := range d.n.world.keys {
+		if !d.afterClean && d.internals().Restores(d.tab, d.key(key)) {
+			d.n.world.fail(fmt.Errorf("%s restores the record of %s after a kill", d.n.Name, d.n.world.name(key)))
+		}
+	}
 }

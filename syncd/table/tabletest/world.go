@@ -88,6 +88,8 @@ type Node struct {
 	uses         []int64      // by key: the time of the last use; nil: uses are not observed
 	stop         table.Stop   // what the last daemon has saved at a clean stop
 	stopMap      int          // id of the map that stop belongs to; 0: none
+	clean        bool         // no daemon has attached the map since the last clean stop
+	restoring
 	filtering
 	clocks
 	layout   int  // of its next map
@@ -225,6 +227,7 @@ func (n *Node) Put(key int, v Value, cpu uint16, ctx table.Context, seen bool, j
 		}
 		n.evict(key, cpu, ctx, seen, jitter)
 	}
+	n.changed(key)
 	n.Map.set(key, v)
 	n.Map.entries[key].timerSince = n.world.Now
 	v[timerByte] = 0 // it is set up after the update
@@ -240,10 +243,12 @@ func (n *Node) Remove(key int, cpu uint16, ctx table.Context, seen bool, jitter 
 	if !n.Map.entries[key].live {
 		return false
 	}
+	n.changed(key)
 	n.Map.drop(key)
 	reported := seen && n.emit(event{key: key, cpu: cpu, op: table.OpDelete, ctx: ctx}, jitter)
 	if m := n.world.Model; m != nil && !n.clearing && !m.keptByDrain(n, key, ctx, reported) {
 		n.world.Model.wrote(n, key, Value{}, true, reported)
+		n.world.Model.deletedDuringClear(n, key)
 	}
 	return true
 }
