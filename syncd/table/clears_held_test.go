@@ -95,6 +95,30 @@ func TestPacketDeleteBeforeTheCreate(t *testing.T) {
 	}
 }
 
+// TestPacketDeleteBeforeAChange: a packet deletes an entry that another CPU has just changed. The event of the delete arrives
+// first. The reread does not find the key. This delete does not wait either, but a later one by bpf(2) does.
+func TestPacketDeleteBeforeAChange(t *testing.T) {
+	for _, again := range []bool{false, true} {
+		r := newClearRig(t, 300)
+		r.local(Accepted, later, "delete k0 - packet 1")
+		r.local(Accepted, later+100, "update k0 w packet 0")
+		r.wantRereads("k0")
+		want := fmt.Sprintf("- v%d a100", later+1000)
+		if again {
+			r.local(Accepted, later+second, "update k0 x packet 0")
+			want = fmt.Sprintf("x v%d a100", later+second)
+		}
+		at := later + 1000
+		if again {
+			at += second
+		}
+		r.tab.Update(func(tx *Tx) {
+			tx.Local(&Change{Key: pad("k0", keySize), Op: OpDelete, Time: at, Context: ContextReread})
+		})
+		r.want("k0", want)
+	}
+}
+
 // TestPacketDeleteBeforeAPeersRecord: the event of a packet's delete arrives late, so that a reread decides. A record of a peer
 // replaces the entry first. A collector then deletes the new entry by bpf(2), which does not end the session of the peer.
 func TestPacketDeleteBeforeAPeersRecord(t *testing.T) {

@@ -169,6 +169,9 @@ func (t *Table) change(c *Change, s uint32) Outcome {
 	} else {
 		m.flags &^= flagPacketDelete
 	}
+	if c.Op == OpDelete && c.Context < ContextSyscall {
+		m.flags |= flagPacketDelete // the event of an earlier write on another CPU may follow
+	}
 	if race && c.Op != OpUpdate && c.Context != ContextReread {
 		m.flags |= raced
 	}

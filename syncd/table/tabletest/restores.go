@@ -174,11 +174,3 @@ func (r *simulation) crashDuringRestore(n *Node) {
 	r.stats["crashes during a restore"]++
 	r.crash(n)
 }
-
-// deletedDuringClear records a delete that may come just after a write by another CPU. If the event of the delete arrives first,
-// a reread finds the absence. It may then count as a part of a clear.
-func (m *Model) deletedDuringClear(n *Node, key int) {
-	if k := &m.keys[key]; n.leastClear > 0 && k.home == n.ID && k.closeToLast {
-		k.raceOpen, k.racedBefore = true, true
-	}
-}

@@ -248,7 +248,6 @@ func (n *Node) Remove(key int, cpu uint16, ctx table.Context, seen bool, jitter 
 	reported := seen && n.emit(event{key: key, cpu: cpu, op: table.OpDelete, ctx: ctx}, jitter)
 	if m := n.world.Model; m != nil && !n.clearing && !m.keptByDrain(n, key, ctx, reported) {
 		n.world.Model.wrote(n, key, Value{}, true, reported)
-		n.world.Model.deletedDuringClear(n, key)
 	}
 	return true
 }
