@@ -79,7 +79,8 @@ const (
 	// flagDeleteSeen: hooks have reported a delete of the key, without its order with other changes, and no reread has
 	// decided since. See mayBeEvicted.
 	flagDeleteSeen
-	// flagPacketDelete: the data plane made such a delete, or the one of this tombstone. If the reread does not find the key, the delete does not wait.
+	// flagPacketDelete: the data plane made such a delete, or the one of this tombstone. If the reread does not find the key,
+	// the delete does not wait.
 	flagPacketDelete
 	// flagHeld: the entry was deleted by bpf(2), and SettleDeletes has yet to decide whether the delete is entered. The live
 	// record is not dirty. clears.held counts these records, except for absent ones.
