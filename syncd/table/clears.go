@@ -70,11 +70,14 @@ type clears struct {
 	absentOf slotSet
 	// used and again are the numbers of elements in queue with these fields.
 	used, again int
-	// found is the number of entries of earlier incarnations that the map held at the start: see noteFound.
+	// found is the number of entries of earlier incarnations that the map held at the start: see noteLoaded.
 	found int
-	// stopKnown reports that Options.Stop had entries: found is complete without records of peers.
-	stopKnown bool
-	// loadedOf has the slots of the other entries that the load has found.
+	// stopKnown is true after a clean stop. stopped is the number of entries that this node owned then, of all its incarnations,
+	// and latestStopped the latest change of them, as latestChange has it. Peers cannot change these numbers.
+	stopKnown     bool
+	stopped       int
+	latestStopped int64
+	// loadedOf has the slots of entries that the load has found, after a kill: see noteFound.
 	loadedOf slotSet
 	// joined counts entries that began to be eligible, those that were written again while their deletes waited included.
 	joined uint32

@@ -1,6 +1,10 @@
 package table
 
-import "slices"
+import (
+	"slices"
+
+	"github.com/zeebo/xxh3"
+)
 
 // After a restart, an absent key of an earlier incarnation of this node counts as deleted. If nearly all keys are absent,
 // the load balancer has cleared the map while syncd was stopped. The records therefore stay until the initial sync has
@@ -111,8 +115,8 @@ func (t *Table) deleteAbsent(s uint32) {
 func (t *Table) absentIsClear() bool {
 	x := &t.clears
 	e := evidence{least: x.least, left: x.found, visible: t.usesChange()}
-	var latest int64
-	if e.visible {
+	latest := x.latestStopped
+	if e.visible && !x.stopKnown {
 		latest = t.latestChange()
 	}
 	restored := 0
@@ -129,14 +133,14 @@ func (t *Table) absentIsClear() bool {
 			}
 		}
 	}
-	if e.visible && 10*e.used < e.deleted {
-		return false
-	}
-	if 2*restored > e.deleted && !x.stopKnown {
+	switch {
+	case x.stopKnown:
+		e.deleted = min(e.deleted, x.stopped-x.found) // peers may have invented the others
+	case 2*restored > e.deleted:
 		// Peers may have replaced their records of the other entries before they could send these.
 		e.left += x.loadedOf.len()
 	}
-	return e.isClear()
+	return (!e.visible || 10*e.used >= e.deleted) && e.isClear()
 }
 
 // latestChange returns the time of the latest change of a record of an earlier incarnation, as a version, or 0. Clocks of
@@ -147,11 +151,15 @@ func (t *Table) latestChange() int64 {
 	var changes []int64
 	for s := firstSlot; s < t.allocated; s++ {
 		if m := t.meta(s); !m.is(without) && m.owner != selfID && t.ours(m.owner) {
-			if at := int64(t.changed(m.version)); at <= t.now+t.clock.offset {
-				changes = append(changes, at)
-			}
+			changes = append(changes, int64(t.changed(m.version)))
 		}
 	}
+	return t.latestOf(changes)
+}
+
+// latestOf is latestChange for the versions of changes. It changes the slice.
+func (t *Table) latestOf(changes []int64) int64 {
+	changes = slices.DeleteFunc(changes, func(at int64) bool { return at > t.now+t.clock.offset })
 	if len(changes) == 0 {
 		return 0
 	}
@@ -159,16 +167,38 @@ func (t *Table) latestChange() int64 {
 	return changes[len(changes)-1-len(changes)/100]
 }
 
-// noteLoaded notes an entry that the load has found.
+// noteStop notes what Options.Stop proves about absent entries.
+func (t *Table) noteStop() {
+	x, stop := &t.clears, &t.opt.Stop
+	if !t.opt.HoldClears || stop.Seed == 0 {
+		return
+	}
+	var changes []int64
+	for i := range stop.Len() {
+		if e := stop.at(i); stop.Owners[e.owner].Node == t.opt.Self.Node {
+			changes = append(changes, int64(OriginalVersion(e.version)))
+		}
+	}
+	x.stopKnown, x.stopped, x.latestStopped = true, len(changes), t.latestOf(changes)
+}
+
+// noteLoaded notes an entry that the load has found. It counts as one of an earlier incarnation if this node owned it at its last
+// clean stop. Other entries may be new ones: they say nothing about those that are absent.
 func (t *Table) noteLoaded(s uint32) {
-	if t.opt.HoldClears && t.opt.SameMap {
+	stop := &t.opt.Stop
+	switch {
+	case !t.opt.HoldClears || !t.opt.SameMap:
+	case stop.Seed == 0:
 		t.clears.loadedOf.add(s)
+	default:
+		if e, found := stop.find(xxh3.HashSeed(t.key(s), stop.Seed)); found && stop.Owners[e.owner].Node == t.opt.Self.Node {
+			t.clears.found++
+		}
 	}
 }
 
-// noteFound counts an entry that the load has found, once there is a proof that the map had it before the stop: a record of an
-// earlier incarnation of this node, which may be older than the entry, or Options.Stop. Entries without that proof may be
-// new ones. They say nothing about those that are absent.
+// noteFound counts an entry that the load has found, after a kill, once a peer has a record of it of an earlier incarnation of this
+// node. The record may be older than the entry.
 func (t *Table) noteFound(s uint32) {
 	if x := &t.clears; x.loadedOf.has(s) {
 		x.loadedOf.remove(s)

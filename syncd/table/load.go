@@ -51,7 +51,10 @@ func (tx *Tx) BeginLoad() {
 }
 
 // EndLoad ends a load. The caller calls it after the last Load, and AdvanceClock before it.
-func (tx *Tx) EndLoad() { tx.t.loading, tx.t.lastRead = nil, tx.t.now }
+func (tx *Tx) EndLoad() {
+	tx.t.loading, tx.t.lastRead = nil, tx.t.now
+	tx.t.noteStop()
+}
 
 // Load enters an entry that the map held at start. A key without a record becomes an unversioned record.
 // The record of any peer wins over it. It is not in the order, and syncd does not send it, until Adopt.

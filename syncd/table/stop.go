@@ -175,6 +175,9 @@ func (tx *Tx) Stop(seed uint64) Stop {
 			}
 			e := stopEntry{version: version, owner: i}
 			e.key, e.content, buf = t.hashStop(seed, s, buf)
+			if t.meta(s).is(flagHeld) {
+				e.content = ^e.content // the kernel map lacks the entry: another one is a change
+			}
 			entries = append(entries, e)
 		}
 	}
@@ -187,7 +190,7 @@ func (tx *Tx) Stop(seed uint64) Stop {
 func (t *Table) stopped(s uint32) (Version, Owner) {
 	m := t.meta(s)
 	switch {
-	case !m.live() || m.is(flagDirty|flagNotHeld|flagEvicted|flagHeld|flagUncertain|flagNamed):
+	case !m.live() || m.is(flagDirty|flagNotHeld|flagEvicted|flagUncertain|flagNamed) && !m.is(flagHeld):
 		return RestoredVersions, Owner{}
 	case m.is(flagUnversioned):
 		return t.foundVersion(s)
@@ -240,9 +243,6 @@ func (t *Table) adoptFound(s uint32) {
 	id := t.owners.intern(owner)
 	if id == NoOwner {
 		v, id = t.opt.AdoptVersion, selfID
-	}
-	if v != t.opt.AdoptVersion && t.ours(id) {
-		t.noteFound(s)
 	}
 	t.stamp(s, v, id)
 }

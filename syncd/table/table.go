@@ -310,7 +310,7 @@ func New(o Options) (*Table, error) {
 		t.max = maxRecords
 	}
 	t.tx.t, t.clock.offset = t, o.WallOffset
-	t.clears.least, t.clears.stopKnown = minClear, len(o.Stop.Entries) > 0
+	t.clears.least = minClear
 	t.initSlab(o.KeySize, o.ValueSize, o.MaxEntries)
 	t.index.init()
 	t.digester.init(&t.opt)

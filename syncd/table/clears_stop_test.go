@@ -1,0 +1,96 @@
+package table
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+)
+
+// stoppedRig is a table that has started after a clean stop with n entries of its own. The map has the first left ones, and fresh
+// new ones.
+func stoppedRig(t *testing.T, n, left, fresh int, change ...func(*Options)) clearRig {
+	t.Helper()
+	options := append([]func(*Options){lastStop(t, slices.Repeat([]Owner{older}, n)...), holdClears, sameMap}, change...)
+	r := clearRig{newRig(t, options...)}
+	r.tab.Update(func(tx *Tx) { tx.DelayAbsent(); tx.BeginLoad() })
+	for i := range left {
+		r.load(Accepted, fmt.Sprint("k", i), "v")
+	}
+	for i := range fresh {
+		r.load(Accepted, fmt.Sprint("n", i), "v")
+	}
+	r.tab.Update(func(tx *Tx) { tx.AdvanceClock(int64(stopTime) + second); tx.EndLoad() })
+	return r
+}
+
+// receive merges records of the last incarnation with the keys from to to-1 of a prefix. The outcome does not count.
+func (r clearRig) receive(prefix string, from, to int, v Version) {
+	for i := from; i < to; i++ {
+		d := &Delta{Key: pad(fmt.Sprint(prefix, i), keySize), Value: pad("v", valueSize), Version: v + Version(i)}
+		r.tab.Update(func(tx *Tx) {
+			d.Owner = tx.Intern(older)
+			tx.Remote(d, int64(stopTime)+second, RemoteOptions{})
+		})
+	}
+}
+
+// TestInventedRecordsAreNoClear: a member sends records of entries that this node has never had, in the name of its last
+// incarnation. They do not count as a clear, nor do they make one of the few entries that have ended.
+func TestInventedRecordsAreNoClear(t *testing.T) {
+	for _, ended := range []int{0, 10, 90} {
+		r := stoppedRig(t, 200, 200-ended, 0)
+		r.receive("k", 200-ended, 200, stopTime)
+		r.receive("i", 0, 5000, stopTime)
+		r.decideAbsent(int64(stopTime) + 2*second)
+		r.wantLive(200-ended, 0, 0)
+	}
+}
+
+// TestInventedRecordsHideNoClear: the load balancer has cleared its map while syncd was stopped. Records that a member sends in the
+// name of the last incarnation hide that neither for new entries, nor for entries that this node has never had.
+func TestInventedRecordsHideNoClear(t *testing.T) {
+	for name, invent := range map[string]func(r clearRig){
+		"new entries":          func(r clearRig) { r.receive("n", 0, 100, stopTime-1000) },
+		"new entries, adopted": func(r clearRig) { r.adopt(); r.receive("n", 0, 100, stopTime-1000) },
+		"later ones":           func(r clearRig) { r.receive("i", 0, 20, stopTime+Version(second)/2) },
+		"many idle ones":       func(r clearRig) { r.receive("i", 0, 5000, stopTime-Version(1000*second)) },
+		"many idle, later ones": func(r clearRig) {
+			r.receive("i", 0, 5000, stopTime-Version(1000*second))
+			r.receive("j", 0, 100, stopTime+Version(second)/2)
+		},
+	} {
+		for _, uses := range []func(*Options){func(*Options) {}, func(o *Options) { visibleUse(o); o.ClearUse = 100_000_000 }} {
+			r := stoppedRig(t, 300, 0, 100, uses)
+			r.receive("k", 0, 300, stopTime)
+			invent(r)
+			r.decideAbsent(int64(stopTime) + 2*second)
+			if c := r.tab.Stats().Clears; c != 1 {
+				t.Errorf("%s: got %d clears, want 1", name, c)
+			}
+		}
+	}
+}
+
+// TestWaitingDeletesOfTheStop: syncd has stopped cleanly while the deletes of a clear waited. The next start has the proof that the
+// entries were there.
+func TestWaitingDeletesOfTheStop(t *testing.T) {
+	r := newClearRig(t, 300)
+	r.clear(0, 300, later, young)
+	var s Stop
+	r.tab.View(func(tx *Tx) { s = tx.Stop(7) })
+	if err := s.Check(); err != nil || s.Len() != 300 {
+		t.Fatalf("records of the stop: got %d, error %v, want 300", s.Len(), err)
+	}
+	next := clearRig{newRig(t, holdClears, sameMap, func(o *Options) {
+		o.Self, o.AdoptVersion, o.Stop = Owner{"a", 200}, RestoredVersions, s
+	})}
+	next.tab.Update(func(tx *Tx) { tx.DelayAbsent(); tx.BeginLoad() })
+	next.load(Accepted, "k0", "v") // written again
+	next.tab.Update(func(tx *Tx) { tx.AdvanceClock(later + second); tx.EndLoad() })
+	for i := 1; i < 300; i++ {
+		next.remote(Accepted, later+second, Owner{"a", 100}, Version(startTime+int64(i)), fmt.Sprint("k", i), "v")
+	}
+	next.decideAbsent(later + 2*second)
+	next.want("k0", fmt.Sprintf("v v%d a200", RestoredVersions+1))
+	next.wantLive(300, 299, 1)
+}
