@@ -60,6 +60,8 @@ type clears struct {
 	least int
 	// absent has the records of earlier incarnations without an entry, until the initial sync ends. See holdAbsent.
 	absent fifo[heldDelete]
+	// late has those that arrived after the decision that the others are deleted. It is empty unless absentDecided.
+	late fifo[heldDelete]
 	// absentDecided is true while the records in absent are being deleted, or, with absentCleared, restored.
 	absentDecided, absentCleared bool
 	// absentDelayed is true if the records in absent wait until absentDue is set: see DelayAbsent.

@@ -35,7 +35,11 @@ func (t *Table) holdAbsent(d *Delta, h, s uint32, now int64) (done bool) {
 	m.flags = m.flags&^flagEvicted | flagHeld | late
 	t.clears.absentOf.add(s)
 	t.clears.absentHeld++
-	t.clears.absent.push(heldDelete{when: now, version: m.version, slot: s, absent: true})
+	queue := &t.clears.absent
+	if t.clears.absentDecided && !t.clears.absentCleared {
+		queue = &t.clears.late
+	}
+	queue.push(heldDelete{when: now, version: m.version, slot: s, absent: true})
 	if t.unscanned {
 		t.requestReread(s) // the load may have skipped the key
 	}
@@ -95,6 +99,7 @@ func (t *Table) settleAbsent(limit int) (more bool) {
 		x.clear.Restored = true
 	}
 	x.absentDecided, x.absentCleared, x.absentKept, x.absentDue = false, false, false, false
+	x.absent, x.late = x.late, x.absent
 	x.endRestore()
 	return false
 }

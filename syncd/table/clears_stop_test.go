@@ -94,3 +94,22 @@ func TestWaitingDeletesOfTheStop(t *testing.T) {
 	next.want("k0", fmt.Sprintf("v v%d a200", RestoredVersions+1))
 	next.wantLive(300, 299, 1)
 }
+
+// TestAbsentEntriesDuringADecision: a few entries have ended while syncd was stopped. While the decision waits for a reread of one of
+// them, a late peer sends records of a clear. The decision does not cover these.
+func TestAbsentEntriesDuringADecision(t *testing.T) {
+	r := absentRig(t, 5, func(clearRig) {})
+	r.takeRereads()
+	r.local(Stale, startTime-1, "update k4 v process 0") // an old event
+	r.decideAbsent(startTime + second)
+	for i := 5; i < 305; i++ {
+		r.remote(Accepted, startTime+second, older, Version(startTime-int64(i)), fmt.Sprint("k", i), "v")
+	}
+	r.local(Unchanged, startTime+2*second, "delete k4 - reread 0")
+	r.settle(startTime+3*second, startTime+3*second, nil)
+	if n := r.tab.Stats().Live; n != 300 {
+		t.Errorf("live records after the decision: got %d, want the 300 late ones", n)
+	}
+	r.decideAbsent(startTime + 4*second)
+	r.wantLive(300, 300, 1)
+}
