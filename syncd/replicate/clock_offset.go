@@ -13,6 +13,9 @@ const (
 	// initialClockProbes is the number of probes before the first subscription, so that the first
 	// time stamps are converted correctly.
 	initialClockProbes = 4
+	// clockMemory is the time after the last message of a peer during which its offset counts without a stream. A broken stream
+	// therefore neither ends a clock problem nor changes the node that it names.
+	clockMemory = time.Minute
 	// maxPendingProbes bounds the probes without an answer.
 	maxPendingProbes = 8
 	// clockDrift is the time in which two clocks drift apart by at most 1 ns: 50 parts per million.
@@ -252,9 +255,9 @@ type ClockOffset struct {
 	Unsynchronised bool
 }
 
-// ClockOffsets returns the offsets of the live peers with an established stream, in no order. A
-// peer without a sample on its present stream is left out. It takes Replicator.mu and then each
-// inboundStream.mu. The caller owns the slice.
+// ClockOffsets returns the offsets of the live peers, in no order. While the stream to a peer is down, its last sample counts
+// for clockMemory. A peer without a sample is left out. It takes Replicator.mu and then each inboundStream.mu. The caller owns
+// the slice.
 func (r *Replicator) ClockOffsets() (list []ClockOffset) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -262,7 +265,8 @@ func (r *Replicator) ClockOffsets() (list []ClockOffset) {
 		// It is not nil: SetPeers creates the stream together with the view.
 		s := r.inboundStreams[node]
 		s.mu.Lock()
-		if s.up && s.clock.valid {
+		recent := time.Since(time.Unix(0, s.lastContact.Load())) < clockMemory
+		if s.clock.valid && (s.up || recent) {
 			list = append(list, ClockOffset{node, s.clock.offsetFrom(r.opt.WallOffset()), s.clock.unsynchronised})
 		}
 		s.mu.Unlock()

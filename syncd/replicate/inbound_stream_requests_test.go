@@ -123,7 +123,7 @@ func TestUnrequestedClockReply(t *testing.T) {
 	}
 }
 
-// TestClockOffsets checks that only live, connected peers with a measured clock have an offset.
+// TestClockOffsets checks that only live peers with a measured clock have an offset, for clockMemory after their last message.
 func TestClockOffsets(t *testing.T) {
 	x := newInboundFixture(t)
 	if list := x.r.ClockOffsets(); len(list) != 0 {
@@ -134,8 +134,11 @@ func TestClockOffsets(t *testing.T) {
 		t.Errorf("offsets: got %v, want x with %s only", list, -time.Second)
 	}
 	x.stream.up = false
-	if list := x.r.ClockOffsets(); len(list) != 0 {
-		t.Errorf("offsets of a disconnected peer: got %v, want none", list)
+	for ago, want := range map[time.Duration]int{clockMemory / 2: 1, clockMemory: 0} {
+		x.stream.lastContact.Store(time.Now().Add(-ago).UnixNano())
+		if list := x.r.ClockOffsets(); len(list) != want {
+			t.Errorf("offsets of a peer that is disconnected for %s: got %v, want %d", ago, list, want)
+		}
 	}
 	if !x.r.mu.TryLock() || !x.stream.mu.TryLock() {
 		t.Error("clock offsets: a lock is still held, want both free")
