@@ -339,7 +339,13 @@ func TestEvictedWhileAllStopped(t *testing.T) {
 	c := newStopping(t, 2, &ebpf.MapSpec{Name: "ct", Type: ebpf.LRUHash, KeySize: 8, ValueSize: 8, MaxEntries: 8 * stoppedEntries}, nil)
 	c.end(0, 400, 500)
 	c.start(0, 1)
-	c.wait([]int{1}, 500, 0)
+	poll.Eventually(t, "the first node has decided about the absent entries", func() bool {
+		s := c.nodes[0].status().Maps[0]
+		return s.Live == stoppedEntries && s.Unversioned == 0
+	})
+	// A delete would arrive before this later change.
+	c.nodes[0].write(c.maps[0], 0, 1, 8)
+	c.wait([]int{1}, 499, 1)
 }
 
 // TestEndedWhileAllStoppedWithHooks: the same with each attach method.
