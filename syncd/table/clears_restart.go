@@ -12,20 +12,21 @@ import (
 
 // holdAbsent enters a record of an earlier incarnation whose entry the local map lacks, without restoring the entry. s is
 // the slot of the key, 0 if it has no record. done is false if the ordinary merge applies.
-func (t *Table) holdAbsent(d *Delta, h, s uint32, now int64) (done bool) {
+func (t *Table) holdAbsent(d *Delta, h, s uint32, now int64) (o Outcome, done bool) {
 	if !t.opt.HoldClears || d.Delete || d.Expired || d.Owner == selfID || t.opt.LRU && !t.opt.EvictionDeletes || t.deltaHandedOver(d) {
-		return false
+		return 0, false
 	}
 	switch {
 	case s == 0:
 		if !t.admits(d.Owner, now) {
-			return false
+			t.stats.Rejected++
+			return Refused, true // a tombstone would delete the entry on all nodes, without a decision
 		}
 		if s = t.create(h, d.Key); s == 0 {
-			return false
+			return Refused, true
 		}
 	case t.meta(s).live() && !t.meta(s).is(flagHeld), !t.meta(s).live() && !t.meta(s).is(flagUnversioned):
-		return false
+		return 0, false
 	}
 	m := t.meta(s)
 	late := m.flags & flagLateWrite
@@ -43,7 +44,7 @@ func (t *Table) holdAbsent(d *Delta, h, s uint32, now int64) (done bool) {
 	if t.unscanned {
 		t.requestReread(s) // the load may have skipped the key
 	}
-	return true
+	return Accepted, true
 }
 
 // DelayAbsent makes the decisions about absent entries of earlier incarnations of this node wait for DecideAbsent. Peers that

@@ -3,6 +3,7 @@ package table
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 )
 
@@ -112,4 +113,22 @@ func TestAbsentEntriesDuringADecision(t *testing.T) {
 	}
 	r.decideAbsent(startTime + 4*second)
 	r.wantLive(300, 300, 1)
+}
+
+// TestInventedRecordsFillTheTable: a member invents records in the name of the last incarnation until no more are admitted. The
+// genuine ones, which arrive later, are then refused. Without a decision, none of them is deleted.
+func TestInventedRecordsFillTheTable(t *testing.T) {
+	const own = 120
+	r := stoppedRig(t, own, 0, 0, func(o *Options) { o.MaxEntries, o.MaxLive = own, 2*own })
+	r.receive("i", 0, 4*own, stopTime)
+	r.receive("k", 0, own, stopTime)
+	s := r.tab.Stats()
+	if s.Rejected == 0 {
+		t.Fatal("rejected records: got 0, want some")
+	}
+	for i := range own {
+		if state := r.state(fmt.Sprint("k", i)); strings.HasPrefix(state, "-") {
+			t.Fatalf("record k%d: got %q, want no tombstone", i, state)
+		}
+	}
 }

@@ -20,8 +20,10 @@ func (t *Table) mergeOwn(d *Delta, h, s uint32, now int64, opt RemoteOptions) (o
 	if s != 0 && t.ownerLacks(d, s, opt) {
 		return t.takeBack(d, s, now), true
 	}
-	if (s != 0 && t.isNewer(d, t.meta(s)) || s == 0 && t.sameMap(d.Key)) && t.holdAbsent(d, h, s, now) {
-		return Accepted, true
+	if s != 0 && t.isNewer(d, t.meta(s)) || s == 0 && t.sameMap(d.Key) {
+		if o, done := t.holdAbsent(d, h, s, now); done {
+			return o, true
+		}
 	}
 	if s != 0 && !current && !d.Delete {
 		t.noteFound(s)
