@@ -1,11 +1,14 @@
 package table
 
-// beginClear makes a clear the latest one. DecideClear does not concern the entries of the former one any more: they stay.
+// beginClear makes a clear the latest one. If it begins within maxClear after the end of a clear that no operator has decided
+// about, DecideClear concerns the entries of both. Otherwise the entries of the former one stay.
 func (t *Table) beginClear(c Clear) {
-	for s := firstSlot; s < t.allocated; s++ {
+	x := &t.clears
+	continues := x.clear.At != 0 && x.endedAt != 0 && c.At-x.endedAt < maxClear
+	for s := firstSlot; s < t.allocated && !continues; s++ {
 		t.meta(s).flags &^= flagCleared
 	}
-	t.clears.clear = c
+	x.clear = c
 	t.stats.Clears++
 }
 

@@ -211,6 +211,25 @@ func TestReleaseOfTheLatestClear(t *testing.T) {
 	}
 }
 
+// TestReleaseOfTwoClears: a second clear begins soon after the end of the first one, and no operator has decided about it. A release
+// deletes the entries of both: an entry that the second one has left was restored after a delete, too.
+func TestReleaseOfTwoClears(t *testing.T) {
+	r := newClearRig(t, 200)
+	r.clear(0, 200, later, young)
+	r.settle(later+second, later+6*second, nil)
+	r.wantLive(200, 200, 1)
+	r.write()
+	r.takeRereads()
+	n := 4600 // 95 % of the entries
+	r.create(300, n, later+10*second)
+	r.clear(300, n, later+12*second, young)
+	r.settle(later+13*second, later+16*second, nil)
+	r.tab.Update(func(tx *Tx) { tx.DecideClear(true, later+17*second, 0, 100_000) })
+	if s := r.tab.Stats(); s.Live != 0 || s.Clears != 2 {
+		t.Errorf("after the release: got %d live, %d clears, want 0 and 2", s.Live, s.Clears)
+	}
+}
+
 // TestReleaseAfterAPeersChange: a peer has taken over an entry of a clear, and this node receives that after the release. The entry
 // stays.
 func TestReleaseAfterAPeersChange(t *testing.T) {
