@@ -119,6 +119,36 @@ func TestPacketDeleteBeforeAChange(t *testing.T) {
 	}
 }
 
+// TestPacketDeleteAfterTheRestore: a scan finds that a packet has deleted an entry during a clear. The event of the delete
+// arrives after syncd has decided to restore the entries of the clear, or after it has restored them.
+func TestPacketDeleteAfterTheRestore(t *testing.T) {
+	for _, written := range []bool{false, true} {
+		r := newClearRig(t, 300)
+		r.create(300, 301, later)
+		r.clear(0, 299, later+second, young)
+		r.tab.Update(func(tx *Tx) {
+			tx.Local(&Change{Key: pad("k300", keySize), Op: OpDelete, Time: later + 2*second, Context: ContextReread})
+		})
+		r.settle(later+2*second, later+10*second, nil)
+		r.wantLive(301, 300, 1)
+		if written {
+			r.write()
+			r.takeRereads()
+		}
+		at := later + 2*second - second/100
+		r.local(Accepted, at, "delete k300 - packet 0")
+		r.wantRereads("k300")
+		want := fmt.Sprintf("- v%d a100", at)
+		if written {
+			want += " dirty" // the map has the entry that syncd wrote
+			r.tab.Update(func(tx *Tx) {
+				tx.Local(&Change{Key: pad("k300", keySize), Value: pad("v", valueSize), Time: later + 11*second, Context: ContextReread})
+			})
+		}
+		r.want("k300", want)
+	}
+}
+
 // TestPacketDeleteBeforeAPeersRecord: the event of a packet's delete arrives late, so that a reread decides. A record of a peer
 // replaces the entry first. A collector then deletes the new entry by bpf(2), which does not end the session of the peer.
 func TestPacketDeleteBeforeAPeersRecord(t *testing.T) {

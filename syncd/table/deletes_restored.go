@@ -37,6 +37,9 @@ func (t *Table) restoreDeleted(c *Change, s uint32) Outcome {
 	if m := t.meta(s); c.Context == ContextReread && !m.is(flagReread) {
 		m.flags &^= flagDeleteSeen | flagPacketDelete | flagUncertain // the result has arrived
 	}
+	if m := t.meta(s); t.ours(m.owner) {
+		m.noteEvidence(c) // the event of an earlier write may follow
+	}
 	t.replaced.change(c.Key, nil)
 	t.markDirty(s)
 	t.moveTail(s)

@@ -105,7 +105,7 @@ func (t *Table) stamp(s uint32, v Version, o OwnerID) {
 		t.owners.list[o].digest.notHeld++
 	}
 	t.owners.moveReference(m.owner, o)
-	t.stampSuperseded(m, o)
+	t.stampSuperseded(m, v, o)
 	m.version, m.owner = v, o
 	m.flags &^= flagUnsent | flagCleared | flagNamed | flagUnfit
 	if m.is(flagHeld) {

@@ -96,12 +96,13 @@ func (t *Table) unusedByPeer(s uint32, since int64) int64 {
 }
 
 // stampSuperseded keeps the mark of a record that gets the version of another owner only if a third node has sent it: the peer
-// may have a newer one. The same holds for an entry of the local map of which peers have only named the owner.
-func (t *Table) stampSuperseded(m *meta, o OwnerID) {
+// may have a newer one. The same holds for an entry of the local map of which peers have only named the owner. A step of the
+// clock that lowers a version changes nothing. m has its former version, or 0 if its content has changed.
+func (t *Table) stampSuperseded(m *meta, v Version, o OwnerID) {
 	if m.is(flagNamed) && m.live() && o != selfID {
 		t.supersede(m, m.owner)
 	}
-	if p := t.superseding(m); p != nil && (o == selfID || p.Node == t.owners.list[o].Node) {
+	if p := t.superseding(m); p != nil && (o == selfID && v > m.version || p.Node == t.owners.list[o].Node) {
 		t.endSuperseded(m)
 	}
 }

@@ -1,6 +1,10 @@
 package table
 
-import "testing"
+import (
+	"fmt"
+	"testing"
+	"time"
+)
 
 // supersede notes that a live peer has a record of a key that was filtered.
 func (r *rig) supersede(key string, v Version, o Owner) {
@@ -58,6 +62,36 @@ func TestSupersededOwnRecord(t *testing.T) {
 	r.setGone("c", true)
 	r.local(Accepted, 5*second, "delete l - syscall 0")
 	r.want("l", "- v5000000000 a100")
+}
+
+// TestWriteBeforeARestoredDelete: the delete of such an entry arrives before the event of an earlier write by another CPU. A reread
+// decides whether the map has the entry.
+func TestWriteBeforeARestoredDelete(t *testing.T) {
+	r := newRig(t)
+	r.local(Accepted, second, "update k v packet 0")
+	r.supersede("k", Version(2*second), other)
+	r.local(Restored, 3*second, "delete k - syscall 0")
+	r.local(Accepted, 3*second-1000, "update k w packet 1")
+	r.wantRereads("k")
+}
+
+// TestClockStepKeepsSupersededRecords: a step of the clock lowers the versions of this node's records. Those of the peer stay newer.
+func TestClockStepKeepsSupersededRecords(t *testing.T) {
+	r := newRig(t, func(o *Options) { o.MaxSkew = 30 * time.Second })
+	at := int64(time.Hour)
+	r.local(Accepted, at, "update k v packet 0")
+	r.supersede("k", Version(2*at), other)
+	r.tab.Update(func(tx *Tx) {
+		tx.FollowClock(at, -int64(30*time.Minute))
+		c := &Cursor{t: tx.t}
+		c.moveTo(order)
+		for tx.Withdraw(at, c, 100) {
+		}
+	})
+	if got := r.state("k"); got == fmt.Sprintf("v v%d a100", at) {
+		t.Fatalf("record after the step: got %q, want a lower version", got)
+	}
+	r.local(Restored, at+second, "delete k - syscall 0")
 }
 
 // TestEndOfSupersededRecord checks what ends the mark of a superseded record. Records of third nodes do not.
