@@ -109,6 +109,37 @@ func setMarks(t *testing.T, m *ebpf.Map, mark bpf.AccessOwnMark) {
 	}
 }
 
+// pinThread makes the calling goroutine run on one thread, on the allowed CPU with the given index if there is one.
+func pinThread(t *testing.T, index int) (release func()) {
+	t.Helper()
+	runtime.LockOSThread()
+	var allowed, one unix.CPUSet
+	if err := unix.SchedGetaffinity(0, &allowed); err != nil {
+		t.Errorf("CPUs of the thread: %v", err)
+	}
+	for cpu, left := 0, index; cpu < 1024; cpu++ {
+		if !allowed.IsSet(cpu) {
+			continue
+		}
+		if left == 0 {
+			one.Set(cpu)
+			break
+		}
+		left--
+	}
+	if one.Count() == 1 {
+		if err := unix.SchedSetaffinity(0, &one); err != nil {
+			t.Errorf("choose the CPU of the thread: %v", err)
+		}
+	}
+	return func() {
+		if err := unix.SchedSetaffinity(0, &allowed); err != nil {
+			t.Errorf("release the CPU of the thread: %v", err)
+		}
+		runtime.UnlockOSThread()
+	}
+}
+
 // TestOwnWriteMarkDuringWrites checks that the mark of the writing task is set during the program's
 // writes, and at no other time.
 func TestOwnWriteMarkDuringWrites(t *testing.T) {
@@ -123,6 +154,7 @@ func TestOwnWriteMarkDuringWrites(t *testing.T) {
 		var quit atomic.Bool
 		var wg sync.WaitGroup
 		wg.Go(func() {
+			defer pinThread(t, 1)()
 			for !quit.Load() {
 				for _, mark := range marks(t, own) {
 					if mark != 0 {
@@ -143,11 +175,9 @@ func TestOwnWriteMarkDuringWrites(t *testing.T) {
 		return marked
 	}
 
-	runtime.LockOSThread() // one thread is one task
-	defer runtime.UnlockOSThread()
+	defer pinThread(t, 0)() // one thread is one task
 	marked := watch(func() {
-		// On a busy machine, reader and writer may share a CPU for a while.
-		for until := time.Now().Add(20 * time.Second); ; {
+		for until := time.Now().Add(2 * time.Minute); ; { // until both threads run at the same time
 			for g := range 20 {
 				put(t, k, 0, 20000, g)
 			}
