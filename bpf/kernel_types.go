@@ -16,15 +16,6 @@ var types struct {
 	sync.Mutex
 	cache *btf.Cache // nil if the types are not in memory
 	drop  *time.Timer
-	keep  bool
-}
-
-// KeepKernelTypes keeps the types of the kernel in memory after their next use. It is for tests on an emulated machine, which needs
-// seconds to read them.
-func KeepKernelTypes() {
-	types.Lock()
-	defer types.Unlock()
-	types.keep = true
 }
 
 // KernelTypes returns the types of the kernel, which loads of programs in short succession share. After the last of
@@ -33,16 +24,11 @@ func KernelTypes() *btf.Cache {
 	types.Lock()
 	defer types.Unlock()
 	if types.cache != nil {
-		if !types.keep {
-			types.drop.Reset(typesLifetime)
-		}
+		types.drop.Reset(typesLifetime)
 		return types.cache
 	}
 	cache := btf.NewCache()
 	types.cache = cache
-	if types.keep {
-		return cache
-	}
 	types.drop = time.AfterFunc(typesLifetime, func() {
 		types.Lock()
 		if types.cache == cache { // not if a use came while the timer ended, and another cache is there now

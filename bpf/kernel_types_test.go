@@ -27,16 +27,3 @@ func TestKernelTypesAreShared(t *testing.T) {
 		time.Sleep(typesLifetime)
 	})
 }
-
-// TestKeptKernelTypesStay: types that are kept stay in memory without a use.
-func TestKeptKernelTypesStay(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		defer func() { types.keep, types.cache = false, nil }()
-		KeepKernelTypes()
-		first := KernelTypes()
-		time.Sleep(2 * typesLifetime) // in the time of synctest
-		if got := KernelTypes(); got != first {
-			t.Fatalf("types %s after the last use: got others, want the same", 2*typesLifetime)
-		}
-	})
-}

@@ -11,7 +11,6 @@ import (
 	"sync"
 	"testing"
 
-	"mapsync/bpf"
 	"mapsync/syncd/capture"
 
 	"github.com/cilium/ebpf"
@@ -31,9 +30,6 @@ const noFexit = "6.1/arm64"
 func TestMain(m *testing.M) {
 	if os.Getenv(matrixEnv) == noFexit {
 		attaches = []capture.Attach{capture.AttachKprobe}
-	}
-	if os.Getenv(matrixEnv) != "" {
-		bpf.KeepKernelTypes()
 	}
 	if err := rlimit.RemoveMemlock(); err != nil {
 		panic(err)

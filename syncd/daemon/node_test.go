@@ -14,7 +14,6 @@ import (
 	"testing"
 	"time"
 
-	"mapsync/bpf"
 	"mapsync/internal/injector"
 	"mapsync/internal/poll"
 	"mapsync/syncd/capture"
@@ -33,9 +32,6 @@ func TestMain(m *testing.M) {
 	}
 	if err := rlimit.RemoveMemlock(); err != nil {
 		panic(err)
-	}
-	if kernelName() != "" {
-		bpf.KeepKernelTypes()
 	}
 	if os.Getenv(joinerVariable) != "" {
 		runJoiner()

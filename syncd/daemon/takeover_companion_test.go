@@ -16,8 +16,8 @@ import (
 const (
 	natSessions = 60
 	natBindings = 12
-	natUsed     = 20 // sessions, and so many bindings:
-	natUsedTo   = natUsed * natBindings / natSessions
+	natUsed     = 20                                  // sessions in use after the takeover
+	natUsedTo   = natUsed * natBindings / natSessions // their bindings
 )
 
 // companionNode returns a node with a map of sessions with timers, and one of bindings: the number of a binding's sessions,

@@ -9,7 +9,6 @@ import (
 	"os"
 	"testing"
 
-	"mapsync/bpf"
 	"mapsync/syncd/capture"
 	"mapsync/syncd/drained"
 	"mapsync/syncd/kmap"
@@ -19,9 +18,6 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	if os.Getenv("MAPSYNC_KERNEL") != "" {
-		bpf.KeepKernelTypes()
-	}
 	if err := rlimit.RemoveMemlock(); err != nil {
 		panic(err)
 	}

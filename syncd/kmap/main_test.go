@@ -9,8 +9,6 @@ import (
 	"slices"
 	"testing"
 
-	"mapsync/bpf"
-
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
 	"github.com/cilium/ebpf/btf"
@@ -18,9 +16,6 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	if os.Getenv("MAPSYNC_KERNEL") != "" {
-		bpf.KeepKernelTypes()
-	}
 	// Kernels before 5.11 charge maps to the process's limit of locked memory.
 	if err := rlimit.RemoveMemlock(); err != nil {
 		panic(err)

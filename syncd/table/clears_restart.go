@@ -97,7 +97,7 @@ func (t *Table) settleAbsent(limit int) (more bool) {
 		}
 	}
 	if x.absentCleared && !x.absentKept {
-		x.clear.Restored = true
+		x.clear.Restored, x.endedAt = true, t.now
 	}
 	x.absentDecided, x.absentCleared, x.absentKept, x.absentDue = false, false, false, false
 	x.absent, x.late = x.late, x.absent

@@ -72,11 +72,24 @@ func TestInventedRecordsHideNoClear(t *testing.T) {
 	}
 }
 
-// TestWaitingDeletesOfTheStop: syncd has stopped cleanly while the deletes of a clear waited. The next start has the proof that the
-// entries were there.
-func TestWaitingDeletesOfTheStop(t *testing.T) {
+// TestOpenEntriesOfTheStop: at a clean stop, the deletes of a clear wait, or all entries are being reread, and the load balancer clears
+// its map after that. The next start has the proof that the entries were there.
+func TestOpenEntriesOfTheStop(t *testing.T) {
+	for name, open := range map[string]func(r clearRig){
+		"waiting deletes": func(r clearRig) { r.clear(0, 300, later, young) },
+		"rereads": func(r clearRig) {
+			for i := range int64(300) {
+				r.local(Accepted, startTime+i+1, fmt.Sprintf("update k%d w packet 1", i))
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) { testOpenEntriesOfTheStop(t, open) })
+	}
+}
+
+func testOpenEntriesOfTheStop(t *testing.T, open func(r clearRig)) {
 	r := newClearRig(t, 300)
-	r.clear(0, 300, later, young)
+	open(r)
 	var s Stop
 	r.tab.View(func(tx *Tx) { s = tx.Stop(7) })
 	if err := s.Check(); err != nil || s.Len() != 300 {
@@ -99,20 +112,21 @@ func TestWaitingDeletesOfTheStop(t *testing.T) {
 // TestAbsentEntriesDuringADecision: a few entries have ended while syncd was stopped. While the decision waits for a reread of one of
 // them, a late peer sends records of a clear. The decision does not cover these.
 func TestAbsentEntriesDuringADecision(t *testing.T) {
-	r := absentRig(t, 5, func(clearRig) {})
+	r := absentRig(t, 6, func(clearRig) {})
 	r.takeRereads()
 	r.local(Stale, startTime-1, "update k4 v process 0") // an old event
 	r.decideAbsent(startTime + second)
-	for i := 5; i < 305; i++ {
+	for i := 6; i < 306; i++ {
 		r.remote(Accepted, startTime+second, older, Version(startTime-int64(i)), fmt.Sprint("k", i), "v")
 	}
+	r.remote(Accepted, startTime+second, older, Version(startTime), "k5", "w") // a later version
 	r.local(Unchanged, startTime+2*second, "delete k4 - reread 0")
 	r.settle(startTime+3*second, startTime+3*second, nil)
-	if n := r.tab.Stats().Live; n != 300 {
-		t.Errorf("live records after the decision: got %d, want the 300 late ones", n)
+	if n := r.tab.Stats().Live; n != 301 {
+		t.Errorf("live records after the decision: got %d, want the 301 late ones", n)
 	}
 	r.decideAbsent(startTime + 4*second)
-	r.wantLive(300, 300, 1)
+	r.wantLive(301, 301, 1)
 }
 
 // TestInventedRecordsFillTheTable: a member invents records in the name of the last incarnation until no more are admitted. The

@@ -42,6 +42,7 @@ func (w *conversion) notes() {
 	to.opt.SameMap = from.opt.SameMap && len(u.of) == 0 && from.clears.absent.len() == 0
 	to.unheld.overflow = to.unheld.overflow || u.some() || u.otherLayout
 	to.clears.absentDelayed, to.clears.found = from.clears.absentDelayed, from.clears.found
+	to.clears.stopKnown, to.clears.stopped, to.clears.latestStopped = from.clears.stopKnown, from.clears.stopped, from.clears.latestStopped
 	if x := &from.clears; x.clear.At != 0 && !x.decided {
 		to.clears.clear = x.clear
 		to.clears.clear.Restored = true

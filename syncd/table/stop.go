@@ -175,8 +175,8 @@ func (tx *Tx) Stop(seed uint64) Stop {
 			}
 			e := stopEntry{version: version, owner: i}
 			e.key, e.content, buf = t.hashStop(seed, s, buf)
-			if t.meta(s).is(flagHeld) {
-				e.content = ^e.content // the kernel map lacks the entry: another one is a change
+			if t.meta(s).is(flagHeld | flagUncertain) {
+				e.content = ^e.content // the kernel map may lack the entry, or have another one: that is a change
 			}
 			entries = append(entries, e)
 		}
@@ -190,7 +190,7 @@ func (tx *Tx) Stop(seed uint64) Stop {
 func (t *Table) stopped(s uint32) (Version, Owner) {
 	m := t.meta(s)
 	switch {
-	case !m.live() || m.is(flagDirty|flagNotHeld|flagEvicted|flagUncertain|flagNamed) && !m.is(flagHeld):
+	case !m.live() || m.is(flagDirty|flagNotHeld|flagEvicted|flagNamed) && !m.is(flagHeld):
 		return RestoredVersions, Owner{}
 	case m.is(flagUnversioned):
 		return t.foundVersion(s)

@@ -316,8 +316,8 @@ func TestStopLeavesOutOpenEntries(t *testing.T) {
 		opt func(*Options)
 		end func(r *rig)
 	}{
-		"evicted":             {lru(8, 8), func(r *rig) { r.local(Ignored, at+second, "evict k - packet 0") }},
-		"written by two CPUs": {restores, func(r *rig) { r.local(Accepted, at+1, "update k w packet 1") }},
+		"evicted":       {lru(8, 8), func(r *rig) { r.local(Ignored, at+second, "evict k - packet 0") }},
+		"being written": {restores, func(r *rig) { r.remote(Accepted, at+second, peer, Version(at+second), "k", "w") }},
 	} {
 		r := newRig(t, restores, c.opt)
 		r.local(Accepted, at, "update k v packet 0")
