@@ -103,9 +103,8 @@ type clears struct {
 	decided, absentKept bool
 	// restoring is true from the end of a clear until its entries are restored. Before allowed is set, none is.
 	restoring, allowed bool
-	// clear is the latest clear. former is the part of its entries that belong to clears which it continues: see beginClear.
-	clear  Clear
-	former int
+	// clear is the latest clear.
+	clear Clear
 }
 
 // LatestClear returns the latest clear that no operator has decided about.
@@ -317,7 +316,7 @@ func (tx *Tx) SettleDeletes(now int64, ended func(Process) bool, limit int) (mor
 func (t *Table) settleClear(now int64, ended func(Process) bool, limit int) (more bool) {
 	x := &t.clears
 	if !x.ending {
-		x.clear.Entries = x.former + x.held
+		x.clear.Entries = x.held
 		gone := ended != nil && x.clear.Caller.ID != 0 && ended(x.clear.Caller.Process)
 		if !gone && now-x.latest < clearEnds && now-x.clear.At < maxClear {
 			return false

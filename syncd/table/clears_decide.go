@@ -4,16 +4,11 @@ package table
 // about, DecideClear concerns the entries of both. Otherwise the entries of the former one stay.
 func (t *Table) beginClear(c Clear) {
 	x := &t.clears
-	x.former = 0
-	if x.clear.At != 0 && x.endedAt != 0 && c.At-x.endedAt < maxClear {
-		x.former = x.clear.Entries
-	} else {
-		for s := firstSlot; s < t.allocated; s++ {
-			t.meta(s).flags &^= flagCleared
-		}
+	continues := x.clear.At != 0 && x.endedAt != 0 && c.At-x.endedAt < maxClear
+	for s := firstSlot; s < t.allocated && !continues; s++ {
+		t.meta(s).flags &^= flagCleared
 	}
 	x.clear = c
-	x.clear.Entries += x.former
 	t.stats.Clears++
 }
 
