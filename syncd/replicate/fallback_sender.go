@@ -101,6 +101,7 @@ func (s *inboundStream) mapSource(m *localMap, now time.Time) mapSource {
 		return p
 	}
 	q := &in.owners
+	q.decidedState = in.state
 	switch {
 	case s.up && (in.state == StateSyncing || in.state == StateCaughtUp):
 		p.serving, q.lastServing = true, now

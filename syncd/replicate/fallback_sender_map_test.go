@@ -72,6 +72,46 @@ func TestRolesOfAMap(t *testing.T) {
 	}
 }
 
+// TestInitialSyncWaitsForRoles checks that the initial sync is not complete while the fallback sender has left or lacks the map,
+// and no other peer has been asked for orphaned records.
+func TestInitialSyncWaitsForRoles(t *testing.T) {
+	x, y := Peer{Node: "x", Incarnation: 1}, Peer{Node: "y", Incarnation: 3}
+	for name, change := range map[string]func(r *Replicator, in *inboundMap){
+		"left":     func(r *Replicator, _ *inboundMap) { r.SetPeers([]Peer{y}) },
+		"pending":  func(_ *Replicator, in *inboundMap) { in.state = StatePending },
+		"excluded": func(_ *Replicator, in *inboundMap) { in.state = StateExcluded },
+		"refused":  func(_ *Replicator, in *inboundMap) { in.state = StateRefused },
+	} {
+		r, all := newRoleCluster(t, x, y)
+		r.assignRoles(time.Now())
+		all["x"].fullSyncDone = false
+		for _, in := range all {
+			in.allReceived, in.owners.confirmedSerial = true, in.owners.serial
+		}
+		if ok, waiting := r.InitialSyncDone(); ok || len(waiting) != 1 {
+			t.Fatalf("%s: before: got %t, waiting %q, want false and x", name, ok, waiting)
+		}
+		change(r, all["x"])
+		for _, done := range []func() (bool, []string){r.InitialSyncDone, r.FittingReceived, r.AllReceived} {
+			if ok, _ := done(); ok {
+				t.Errorf("%s: before the decision about roles: got done, want not done", name)
+			}
+		}
+		r.assignRoles(time.Now())
+		in := all["y"]
+		if ok, _ := r.InitialSyncDone(); ok || !in.owners.requested.orphaned {
+			t.Errorf("%s: before the answer: got done or no request, want a request", name)
+		}
+		in.ownerRequestMessage()
+		in.handleOwnersSent(&mapsyncv1.OwnersSent{Serial: in.owners.serial})
+		for _, done := range []func() (bool, []string){r.InitialSyncDone, r.FittingReceived, r.AllReceived} {
+			if ok, waiting := done(); !ok {
+				t.Errorf("%s: after the answer: got waiting %q, want done", name, waiting)
+			}
+		}
+	}
+}
+
 // TestRequestsCompleteForMap checks that the requests of a map are complete once everything
 // requested was received. A comparison that was impossible before is then requested at once, and
 // the sources are sent.

@@ -291,6 +291,7 @@ func TestInitialSyncWaitsForRequestedRecords(t *testing.T) {
 	if !x.in.owners.requested.orphaned {
 		t.Fatal("first request: got no orphaned records, want them: x started first")
 	}
+	x.r.assignRoles(time.Now())
 	x.handle(stockBatch(x.in.index, 0, 10, 1, 2))
 	if ok, _ := x.r.InitialSyncDone(); ok {
 		t.Error("initial sync with missing requested records: got done, want not done")

@@ -350,4 +350,5 @@ func (in *inboundMap) endSubscription(state State, err error, retry time.Time) {
 	in.reset()
 	in.unsubscribeIndex, in.state, in.err, in.retryAt = dropped, state, err, retry
 	poke(in.stream.wake)
+	poke(in.stream.r.wake) // the roles change
 }

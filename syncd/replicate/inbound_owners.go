@@ -49,6 +49,8 @@ type inboundOwners struct {
 	// via is the peer that sends this peer's records in its place; empty: none.
 	via string
 
+	// decidedState is the state of the map under which the roles were last decided.
+	decidedState State
 	// lastServing is when the peer was last seen to serve the map; initially when the stream was created.
 	lastServing time.Time
 	// lastProgress is when the last batch arrived that was not marked as caught up, or when the last

@@ -260,7 +260,10 @@ func (s *inboundStream) appendSubscriptions(out []*mapsyncv1.SubscribeRequest, m
 		// write-from does not list the peer. This node refuses all of its records, so it does not
 		// request the map.
 		if m.excluded(s.peer.Node) {
-			in.state = StateExcluded
+			if in.state != StateExcluded {
+				in.state = StateExcluded
+				poke(s.r.wake) // the roles change
+			}
 			continue
 		}
 		// A full sync needs a new subscription, because only the first message chooses the position.

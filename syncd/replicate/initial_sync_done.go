@@ -37,8 +37,9 @@ func (r *Replicator) received(from receivedFrom) (ok bool, waiting []string) {
 	if r.membershipSince.IsZero() {
 		return false, []string{"membership"}
 	}
-	for node := range r.view.Load().live {
-		for _, name := range r.inboundStreams[node].unsyncedMaps(r.localMaps(), from) {
+	v := r.view.Load()
+	for node := range v.live {
+		for _, name := range r.inboundStreams[node].unsyncedMaps(v, r.localMaps(), from) {
 			waiting = append(waiting, node+"/"+name)
 		}
 	}
@@ -46,12 +47,14 @@ func (r *Replicator) received(from receivedFrom) (ok bool, waiting []string) {
 	return len(waiting) == 0, waiting
 }
 
-// unsyncedMaps returns the names of the maps whose records received waits for. It takes inboundStream.mu.
-func (s *inboundStream) unsyncedMaps(maps map[string]*localMap, from receivedFrom) (names []string) {
+// unsyncedMaps returns the names of the maps whose records received waits for. Nothing is complete before the roles are
+// decided under the present view: if the fallback sender has left, another peer sends its records. The caller holds
+// Replicator.mu, so no decision is under way. unsyncedMaps takes inboundStream.mu.
+func (s *inboundStream) unsyncedMaps(v *view, maps map[string]*localMap, from receivedFrom) (names []string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for name, m := range maps {
-		if in := s.maps[name]; in == nil || in.m != m || !in.synced(from) {
+		if in := s.maps[name]; in == nil || in.m != m || m.rolesView != v || !in.synced(from) {
 			names = append(names, name)
 		}
 	}
@@ -59,13 +62,14 @@ func (s *inboundStream) unsyncedMaps(maps map[string]*localMap, from receivedFro
 }
 
 // synced reports whether nothing is left to wait for. A peer that does not have the map holds no records. A peer
-// whose map does not fit may hold some, so it has not sent all of them. The caller holds inboundStream.mu.
+// whose map does not fit may hold some, so it has not sent all of them. Both count from the next decision about roles: if the
+// peer was the fallback sender, another one is asked for its records then. The caller holds inboundStream.mu.
 func (in *inboundMap) synced(from receivedFrom) bool {
 	switch in.state {
 	case StatePending, StateExcluded:
-		return true
+		return in.owners.decidedState == in.state
 	case StateRefused:
-		return from < fromAll || in.allReceived
+		return in.owners.decidedState == in.state && (from < fromAll || in.allReceived)
 	}
 	return in.fullSyncDone && in.requestsComplete() && (from == fromAdopted || in.allReceived)
 }

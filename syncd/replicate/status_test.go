@@ -98,6 +98,7 @@ func TestInitialSyncIgnoresUnavailableMaps(t *testing.T) {
 		StatePending: false, StateRefused: false, StateExcluded: false,
 	} {
 		x.in.state, x.in.fullSyncDone = state, false
+		x.r.assignRoles(time.Now())
 		if ok, names := x.r.InitialSyncDone(); ok == waits {
 			t.Errorf("%s: initial sync: got waiting %v, want waiting: %t", state, names, waits)
 		}
