@@ -81,6 +81,17 @@ func TestInitialSyncWaitsForRoles(t *testing.T) {
 		"pending":  func(_ *Replicator, in *inboundMap) { in.state = StatePending },
 		"excluded": func(_ *Replicator, in *inboundMap) { in.state = StateExcluded },
 		"refused":  func(_ *Replicator, in *inboundMap) { in.state = StateRefused },
+		// The subscription to y begins after the decision that x is not the fallback sender.
+		"pending before y": func(r *Replicator, in *inboundMap) {
+			s := r.inboundStreams["y"]
+			was := s.maps[testMap]
+			delete(s.maps, testMap)
+			in.state = StatePending
+			r.assignRoles(time.Now())
+			was.owners = newInboundOwners(r.view.Load(), y.owner(), time.Now())
+			was.owners.confirmedSerial = was.owners.serial
+			s.maps[testMap] = was
+		},
 	} {
 		r, all := newRoleCluster(t, x, y)
 		r.assignRoles(time.Now())

@@ -62,14 +62,18 @@ func (s *inboundStream) unsyncedMaps(v *view, maps map[string]*localMap, from re
 }
 
 // synced reports whether nothing is left to wait for. A peer that does not have the map holds no records. A peer
-// whose map does not fit may hold some, so it has not sent all of them. Both count from the next decision about roles: if the
-// peer was the fallback sender, another one is asked for its records then. The caller holds inboundStream.mu.
+// whose map does not fit may hold some, so it has not sent all of them. A state counts from the next decision about roles on:
+// if the peer was to be the fallback sender and lacks the map, another one is asked for orphaned records then, and a peer that
+// serves the map has only the request of newInboundOwners before. The caller holds inboundStream.mu.
 func (in *inboundMap) synced(from receivedFrom) bool {
+	if was := in.owners.decidedState; was != in.state && (was != StateSyncing || in.state != StateCaughtUp) {
+		return false
+	}
 	switch in.state {
 	case StatePending, StateExcluded:
-		return in.owners.decidedState == in.state
+		return true
 	case StateRefused:
-		return in.owners.decidedState == in.state && (from < fromAll || in.allReceived)
+		return from < fromAll || in.allReceived
 	}
 	return in.fullSyncDone && in.requestsComplete() && (from == fromAdopted || in.allReceived)
 }

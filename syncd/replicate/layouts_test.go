@@ -278,9 +278,10 @@ func TestIncompatibleMap(t *testing.T) {
 			return logs[i].count("map refused by peer") == 1 && logs[i].count("map does not fit that of peer, not sending it") == 1 &&
 				logs[i].count("value field gone") == 2
 		})
-		if ok, waiting := n.r.InitialSyncDone(); !ok && slices.Contains(waiting, other+"/typed") {
-			t.Errorf("initial sync: got waiting %q, want done", waiting)
-		}
+		poll.Within(t, deadline, "the initial sync does not wait for the map", func() bool {
+			_, waiting := n.r.InitialSyncDone()
+			return !slices.Contains(waiting, other+"/typed")
+		})
 	}
 	poll.Within(t, deadline, "the other map is replicated", func() bool { return len(live(others)) == 10 })
 	// The map is replicated once the load balancer of the other node has the right version.
@@ -332,9 +333,10 @@ func TestPeerServesIncompatibleSchema(t *testing.T) {
 			m, _ := b.status("x", testMap)
 			return m.State == StateRefused && strings.Contains(m.Error, want) && b.r.Stats().MapsIncompatible == uint64(i+1)
 		})
-		if ok, waiting := b.r.InitialSyncDone(); !ok {
-			t.Errorf("initial sync: got waiting %q, want done", waiting)
-		}
+		poll.Within(t, deadline, "the initial sync does not wait for the map", func() bool {
+			ok, _ := b.r.InitialSyncDone()
+			return ok
+		})
 		if n := <-ended; n != uint32(i+1) {
 			t.Errorf("ended subscription: got %d, want %d", n, i+1)
 		}
