@@ -189,10 +189,10 @@ func (p *plan) addSteps(c chaosScale) {
 	for i := range p.Ahead {
 		p.Ahead[i] /= 300
 	}
+	// Those of all nodes together, too: a change of another node's record that is too far ahead is refused until the clocks have
+	// reached it.
 	for i := range p.Faults {
-		if f := &p.Faults[i]; f.Kind != faultClock {
-			f.Ahead /= 300
-		}
+		p.Faults[i].Ahead /= 300
 	}
 	// One node: while two nodes are wrong, they may accept versions that all others refuse for that time.
 	wrong := r.IntN(p.Nodes)

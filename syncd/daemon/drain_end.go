@@ -202,6 +202,10 @@ func (m *replica) refillHandedOver(t *table.Table) (waiting string) {
 		restored = tx.EndHandover(m.daemon.clock.now())
 		m.returnBarrier = tx.AddBarrier()
 	})
+	// The map may lack entries whose records peers have yet to send. Their absence means nothing at the next start either.
+	m.identitySaved, m.restores = false, false
+	m.removeBarrier(&m.syncBarrier)
+	m.daemon.state.removeIdentity(m.name)
 	m.mu.Unlock()
 	m.log.Info("handover ended, the map is refilled", "restored", restored)
 	return m.restoring()

@@ -102,7 +102,7 @@ func (in *inboundMap) noteOwner(w *wire.Delta, key []byte, exact bool) {
 	// An owner that is not accepted has no id.
 	switch id := in.ownerIDs[w.Owner]; {
 	case string(in.stream.batch.Owners[w.Owner].Node) == in.stream.r.opt.Self.Node:
-		in.tx.NoteUnheld(key)
+		in.tx.NoteUnheld(key, table.Version(w.Version))
 		in.lacksOwn.Store(true)
 		in.result.repeat = in.result.repeat || in.tx.UnheldOverflow() // see forgetUnheldOverflow
 		// The sender does not have a record that it has only named as merged here.

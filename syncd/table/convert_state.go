@@ -27,7 +27,7 @@ func (w *conversion) drop(m *meta, known bool, reason error) {
 	switch {
 	case !m.live() || !w.from.ours(m.owner):
 	case known:
-		w.to.addUnheld(w.key)
+		w.to.addUnheld(w.key, m.version)
 	default:
 		w.to.unheld.otherLayout = true
 	}

@@ -255,11 +255,11 @@ func TestConvertDropsUnheldOfOptions(t *testing.T) {
 		t.Error("unheld keys: got some, want none")
 	}
 	// The content of the map at start does not count for a key whose record the table has merged since.
-	r.tab.Update(func(tx *Tx) { tx.t.addUnheld(pad("k", keySize)) })
+	r.tab.Update(func(tx *Tx) { tx.t.addUnheld(pad("k", keySize), 10) })
 	if !r.changeLayout().tab.unheld.overflow {
 		t.Error("unheld keys: got known, want unknown")
 	}
-	r.tab.Update(func(tx *Tx) { tx.t.unheld.noteMerged(pad("k", keySize), 0) })
+	r.tab.Update(func(tx *Tx) { tx.t.unheld.noteChanged(pad("k", keySize)) })
 	to = r.changeLayout()
 	to.receiveAny(older, 20, "k", "w")
 	to.want("k", "w v20 a90 dirty")

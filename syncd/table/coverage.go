@@ -99,6 +99,9 @@ type Unheld struct {
 // unheld is the set behind Unheld. The lock of the table protects it.
 type unheld struct {
 	keyHashes
+	// versions has the highest version of the records of each hash that this incarnation has filtered. A hash that an earlier
+	// one has stored has none.
+	versions map[uint64]Version
 	// merged has the keys of keyHashes whose records the table has merged since, each with the position from which on the map
 	// has their entries: see SetApplied. The map content of the start is still no evidence for them.
 	merged map[uint64]uint64
@@ -119,7 +122,7 @@ func (u *unheld) load(o *Options) {
 		return
 	}
 	u.init(o, o.Unheld.Seed)
-	u.merged = make(map[uint64]uint64)
+	u.versions, u.merged = make(map[uint64]Version), make(map[uint64]uint64)
 	for rest := o.Unheld.Hashes; len(rest) >= 8 && len(u.of) < maxUnheld; rest = rest[8:] {
 		u.of[binary.LittleEndian.Uint64(rest)] = struct{}{}
 	}
@@ -137,13 +140,27 @@ func (u *unheld) has(key []byte) bool {
 // some reports whether the set has keys whose records the table has not merged.
 func (u *unheld) some() bool { return u.overflow || len(u.of) > len(u.merged) }
 
-// noteMerged notes that the table has merged the record of a key, and that the map has the entry from a position on. At 0 the
-// data plane of this node has changed the entry.
-func (u *unheld) noteMerged(key []byte, position uint64) {
+// noteMerged notes that the table has merged a record of a key, and that the map has its content from a position on. A delete
+// counts only if it is not older than the filtered record: the map has never held an entry for it.
+func (u *unheld) noteMerged(d *Delta, position uint64) {
 	if len(u.of) == len(u.merged) && u.waiting == 0 {
 		return
 	}
-	h := u.hash(key)
+	h := u.hash(d.Key)
+	if v := u.versions[h]; !d.Delete || v != 0 && d.Version >= v {
+		u.setMerged(h, position)
+	}
+}
+
+// noteChanged notes that the data plane of this node has changed the entry of a key.
+func (u *unheld) noteChanged(key []byte) {
+	if len(u.of) != len(u.merged) || u.waiting != 0 {
+		u.setMerged(u.hash(key), 0)
+	}
+}
+
+// setMerged notes that the map has the content of the table from a position on. The map content of the start is still no evidence.
+func (u *unheld) setMerged(h, position uint64) {
 	if _, found := u.of[h]; found {
 		u.merged[h] = position
 		u.waiting = max(u.waiting, position)
@@ -159,31 +176,37 @@ func (u *unheld) noteApplied(position uint64) {
 	}
 }
 
-// NoteUnheld notes a key, KeySize bytes, of a record of an earlier incarnation of this node that this node has
+// NoteUnheld notes a key, KeySize bytes, and the version of a record of an earlier incarnation of this node that this node has
 // not merged. Only the compared bits count. The map is evidence for the key if it has held the entry (see sameMap), the load has
 // found the key, or this incarnation owns its record.
-func (tx *Tx) NoteUnheld(key []byte) {
+func (tx *Tx) NoteUnheld(key []byte, v Version) {
 	var rec Record
 	if tx.t.sameMap(key) || tx.Get(key, &rec) && rec.Owner == selfID {
 		return
 	}
-	tx.t.addUnheld(key)
+	tx.t.addUnheld(key, v)
 }
 
 // NoteOtherLayout notes that a peer has a record of this node whose key does not fit the layout of the table. If the table is
 // converted, the content of the map at start no longer counts as evidence.
 func (tx *Tx) NoteOtherLayout() { tx.t.unheld.otherLayout = true }
 
-// addUnheld adds a key to the unheld ones.
-func (t *Table) addUnheld(key []byte) {
+// addUnheld adds a key to the unheld ones. v is the version of its record.
+func (t *Table) addUnheld(key []byte, v Version) {
 	u := &t.unheld
 	if u.of == nil {
 		u.init(&t.opt, 0)
-		u.merged = make(map[uint64]uint64)
+		u.versions, u.merged = make(map[uint64]Version), make(map[uint64]uint64)
 	}
 	h := u.hash(key)
 	_, found := u.of[h]
 	_, merged := u.merged[h]
+	switch {
+	case found && u.versions[h] != 0:
+		u.versions[h] = max(u.versions[h], v)
+	case !found && !u.overflow && len(u.of) < maxUnheld:
+		u.versions[h] = v
+	}
 	switch {
 	case u.overflow || (found && !merged):
 		return

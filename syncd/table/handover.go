@@ -103,6 +103,9 @@ func (tx *Tx) EndHandover(now int64) (restored int) {
 		t.moveTail(s)
 		restored++
 	}
+	if h := tx.Handover(t.opt.Self.Node); h != (Handover{}) {
+		t.owners.returned = h
+	}
 	tx.SetHandover(t.opt.Self.Node, Handover{})
 	return restored
 }
@@ -143,6 +146,12 @@ func (t *Table) drained() bool { return t.owners.drained }
 // the kernel map, and those that this node has written since are ordinary ones.
 func (t *Table) keptWhileDrained(m *meta) bool {
 	return t.drained() && !m.is(flagUnversioned) && (t.handedOver(m) || t.owners.list[m.owner].gone)
+}
+
+// mayBeTimer reports whether the delete of an entry by the data plane may be the end of a timer, on a drained node that has
+// handed over the record. The record of an unversioned entry may arrive later.
+func (t *Table) mayBeTimer(m *meta) bool {
+	return t.opt.HasTimer && (t.keptWhileDrained(m) || t.drained() && m.is(flagUnversioned))
 }
 
 // keepDeleted enters a delete by bpf(2) or an absence of a record that stays. The record counts as evicted until

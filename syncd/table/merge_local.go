@@ -207,7 +207,7 @@ func (t *Table) winningVersion(c *Change, s uint32) (v Version, wins bool) {
 func (t *Table) enter(c *Change, s uint32, v Version) {
 	b := t.observe(c, s)
 	t.replaced.forget(c.Key)
-	t.unheld.noteMerged(c.Key, 0) // from now on, the map is evidence for the key
+	t.unheld.noteChanged(c.Key) // from now on, the map is evidence for the key
 	m := t.meta(s)
 	t.joinEligible(c, s)
 	revived := (!m.live() || m.is(flagEvicted)) && c.Op == OpUpdate

@@ -47,7 +47,7 @@ func (t *Table) localDelete(c *Change, h, s uint32) Outcome {
 		return t.evictUnseen(c, s)
 	// On a drained node, a delete by bpf(2) shows no intention: its load balancer may clear the map. Neither does the
 	// end of a timer, because packets restart it on another node.
-	case packet && (!t.opt.HasTimer || !t.keptWhileDrained(m)), t.deletesAny() && (!t.opt.HoldClears || m.is(flagUnversioned)):
+	case packet && !t.mayBeTimer(m), t.deletesAny() && (!t.opt.HoldClears || m.is(flagUnversioned)):
 	case m.is(flagUnversioned):
 		return t.deleteUnversioned(c, s)
 	case t.keptWhileDrained(m):

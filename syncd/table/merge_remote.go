@@ -10,7 +10,7 @@ func (tx *Tx) Remote(d *Delta, now int64, opt RemoteOptions) Outcome {
 	o := tx.t.remote(d, now, opt)
 	tx.t.finishChange()
 	if o != Refused && tx.t.ours(d.Owner) {
-		tx.t.unheld.noteMerged(d.Key, tx.t.seq)
+		tx.t.unheld.noteMerged(d, tx.t.seq)
 	}
 	switch o {
 	case Accepted:

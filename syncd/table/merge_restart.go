@@ -20,7 +20,7 @@ func (t *Table) mergeOwn(d *Delta, h, s uint32, now int64, opt RemoteOptions) (o
 	if s != 0 && t.ownerLacks(d, s, opt) {
 		return t.takeBack(d, s, now), true
 	}
-	if s != 0 && t.isNewer(d, t.meta(s)) || s == 0 && t.sameMap(d.Key) {
+	if s != 0 && t.isNewer(d, t.meta(s)) || s == 0 && t.provesAbsence(d) {
 		if o, done := t.holdAbsent(d, h, s, now); done {
 			return o, true
 		}
@@ -29,7 +29,7 @@ func (t *Table) mergeOwn(d *Delta, h, s uint32, now int64, opt RemoteOptions) (o
 		t.noteFound(s)
 	}
 	if s == 0 {
-		if !current && !t.sameMap(d.Key) && !t.replaced.deleted(d.Key) {
+		if !current && !t.provesAbsence(d) && !t.replaced.deleted(d.Key) {
 			return 0, false
 		}
 	} else if m := t.meta(s); !t.isNewer(d, m) {
@@ -107,6 +107,13 @@ func (t *Table) hasLocalContent(key []byte, m *meta) bool {
 // sameMap reports whether the local map is the one that an earlier incarnation replicated, and has held the
 // entry of a key. Only then is the content of the map at start evidence for that key.
 func (t *Table) sameMap(key []byte) bool { return t.opt.SameMap && !t.unheld.has(key) }
+
+// provesAbsence reports whether the absence of a key without a record is evidence against a record of an earlier incarnation. If
+// the record was handed over, and this incarnation has ended the handover before the record arrived, the load balancer may have
+// cleared the map meanwhile.
+func (t *Table) provesAbsence(d *Delta) bool {
+	return t.sameMap(d.Key) && (d.Delete || d.Version > t.owners.returned.covered(t.owners.list[d.Owner].Incarnation))
+}
 
 // mergeAbsentOwn enters a record of this node whose key has no local record.
 func (t *Table) mergeAbsentOwn(d *Delta, h uint32, now int64) Outcome {

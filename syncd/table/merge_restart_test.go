@@ -116,7 +116,7 @@ func TestTakenBackEntries(t *testing.T) {
 // the key of its record, or sends the record while this node filters it. The absence is still a delete, also at the next start.
 func TestFilteredRecordOfDeletedKey(t *testing.T) {
 	r := newRig(t, sameMap)
-	r.tab.Update(func(tx *Tx) { tx.NoteUnheld(pad("k", keySize)) })
+	r.tab.Update(func(tx *Tx) { tx.NoteUnheld(pad("k", keySize), 10) })
 	r.tab.View(func(tx *Tx) {
 		if u := tx.Unheld(); len(u.Hashes) != 0 {
 			t.Errorf("unheld keys: got %d bytes, want none", len(u.Hashes))

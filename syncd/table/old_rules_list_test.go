@@ -53,8 +53,8 @@ var oldRuleList = []oldRule{
 	{
 		name: "peers do not receive that own records were filtered",
 		file: "tabletest/filter.go",
-		old:  "		tx.NoteUnheld(key)\n		l.unheld = l.unheld || !x.unsent\n",
-		new:  "		tx.NoteUnheld(key)\n",
+		old:  "		tx.NoteUnheld(key, x.version)\n		l.unheld = l.unheld || !x.unsent\n",
+		new:  "		tx.NoteUnheld(key, x.version)\n",
 	},
 	{
 		name: "deletes that were filtered count as acknowledged",
@@ -327,7 +327,7 @@ var oldRuleList = []oldRule{
 	{
 		name: "a timer ends a session that was handed over",
 		file: "merge_local_delete.go",
-		old:  "packet && (!t.opt.HasTimer || !t.keptWhileDrained(m)), ",
+		old:  "packet && !t.mayBeTimer(m), ",
 		new:  "packet, ",
 	},
 }

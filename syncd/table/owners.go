@@ -29,6 +29,8 @@ type owners struct {
 	stopped map[string]bool
 	// handovers has what nodes have handed over, without zero elements. It has nodes of seen and this node only.
 	handovers map[string]Handover
+	// returned is the last handover of this node that this incarnation has ended.
+	returned Handover
 	// drained is true if handovers has this node.
 	drained bool
 	// groups has one group for each live node except this one.

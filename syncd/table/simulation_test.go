@@ -51,6 +51,24 @@ func TestSimulationStops(t *testing.T) {
 	simulate(t, tabletest.SimulationOptions{Seeds: simSeedsByDefault / 2, Stops: true})
 }
 
+// The following are TestSimulation with few kinds of faults, which meet more often then.
+
+func TestSimulationFilters(t *testing.T) { simulateFocus(t, tabletest.FocusFilters) }
+func TestSimulationDrains(t *testing.T)  { simulateFocus(t, tabletest.FocusDrains) }
+func TestSimulationRekeys(t *testing.T)  { simulateFocus(t, tabletest.FocusRekeys) }
+func TestSimulationLayouts(t *testing.T) { simulateFocus(t, tabletest.FocusLayouts) }
+
+func simulateFocus(t *testing.T, on tabletest.Focus) {
+	race.SkipSequential(t)
+	simulate(t, tabletest.SimulationOptions{Seeds: simSeedsByDefault / 2, Focus: on})
+}
+
+// TestSimulationFewStops is TestSimulationStops with few other kinds of faults.
+func TestSimulationFewStops(t *testing.T) {
+	race.SkipSequential(t)
+	simulate(t, tabletest.SimulationOptions{Seeds: simSeedsByDefault / 2, Stops: true, Focus: tabletest.FocusStops})
+}
+
 // simulate runs clusters with the seeds that the flags select. o.Seeds is the default of their number.
 func simulate(t *testing.T, o tabletest.SimulationOptions) {
 	switch {

@@ -250,7 +250,7 @@ func TestUnheldKeyOfACompactTombstone(t *testing.T) {
 	r.write()
 	r.compact(9*second, 1)
 	r.tab.Update(func(tx *Tx) {
-		tx.NoteUnheld(pad("k", keySize))
+		tx.NoteUnheld(pad("k", keySize), 10)
 		if _, some := tx.UnheldSerial(); some {
 			t.Error("unheld keys: got one, want none")
 		}

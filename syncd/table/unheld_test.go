@@ -11,8 +11,8 @@ func TestUnheld(t *testing.T) {
 	first := newRig(t, withMask)
 	first.tab.Update(func(tx *Tx) {
 		for _, k := range []string{"abcdX", "efgh"} {
-			tx.NoteUnheld(pad(k, keySize))
-			tx.NoteUnheld(pad(k, keySize))
+			tx.NoteUnheld(pad(k, keySize), 10)
+			tx.NoteUnheld(pad(k, keySize), 10)
 		}
 	})
 	var u Unheld
@@ -45,7 +45,7 @@ func TestUnheld(t *testing.T) {
 	if now := want("after the write", 1); now == was {
 		t.Errorf("serial: got %d before and after the write, want a change", now)
 	}
-	r.tab.Update(func(tx *Tx) { tx.NoteUnheld(pad("abcdY", keySize)) })
+	r.tab.Update(func(tx *Tx) { tx.NoteUnheld(pad("abcdY", keySize), 10) })
 	want("filtered again", 2)
 }
 
@@ -53,14 +53,14 @@ func TestUnheld(t *testing.T) {
 func TestUnheldKeyOfTheDataPlane(t *testing.T) {
 	r := newRig(t)
 	note := func() {
-		r.tab.Update(func(tx *Tx) { tx.NoteUnheld(pad("k", keySize)) })
+		r.tab.Update(func(tx *Tx) { tx.NoteUnheld(pad("k", keySize), 10) })
 	}
 	for i, step := range []struct {
 		do   func()
 		some bool
 	}{
 		{func() {
-			r.tab.Update(func(tx *Tx) { tx.Load(pad("l", keySize), pad("v", valueSize)); tx.NoteUnheld(pad("l", keySize)) })
+			r.tab.Update(func(tx *Tx) { tx.Load(pad("l", keySize), pad("v", valueSize)); tx.NoteUnheld(pad("l", keySize), 10) })
 		}, false},
 		{note, true},
 		{func() { r.local(Accepted, second, "update k v packet 0") }, false},
@@ -87,7 +87,7 @@ func TestUnheldIsBounded(t *testing.T) {
 			if tx.UnheldOverflow() {
 				t.Fatalf("overflow after %d keys, want %d", i, maxUnheld+1)
 			}
-			tx.NoteUnheld(pad(fmt.Sprint(i), keySize))
+			tx.NoteUnheld(pad(fmt.Sprint(i), keySize), 10)
 		}
 		if u := tx.Unheld(); !u.Overflow || len(u.Hashes) != 8*maxUnheld {
 			t.Errorf("unheld: got %d bytes, overflow %t, want %d bytes and overflow", len(u.Hashes), u.Overflow, 8*maxUnheld)
@@ -112,6 +112,42 @@ func TestOwnNotHeld(t *testing.T) {
 				t.Errorf("%s: own records that are not held: got %d, want 1", when, n)
 			}
 			tx.SetDigestKey([]byte("other"))
+		})
+	}
+}
+
+// TestOlderRecordsOfUnheldKeys: a delete that is older than the filtered record is no evidence that the map has held its entry. A
+// live record is, because the map has held that one.
+func TestOlderRecordsOfUnheldKeys(t *testing.T) {
+	const filtered = 10
+	for _, test := range []struct {
+		what   string
+		stored bool // the key comes from the state file
+		d      Delta
+		want   bool
+	}{
+		{"older delete", false, Delta{Version: 9, Delete: true}, true},
+		{"its delete", false, Delta{Version: 11, Delete: true}, false},
+		{"older record", false, Delta{Version: 9, Value: pad("v", valueSize)}, false},
+		{"its record", false, Delta{Version: 10, Value: pad("v", valueSize)}, false},
+		{"delete of a stored key", true, Delta{Version: 11, Delete: true}, true},
+		{"record of a stored key", true, Delta{Version: 9, Value: pad("v", valueSize)}, false},
+	} {
+		r := newRig(t)
+		note := func() { r.tab.Update(func(tx *Tx) { tx.NoteUnheld(pad("k", keySize), filtered) }) }
+		note()
+		if test.stored {
+			var u Unheld
+			r.tab.View(func(tx *Tx) { u = tx.Unheld() })
+			r = newRig(t, sameMap, func(o *Options) { o.Unheld = u })
+		}
+		r.tab.Update(func(tx *Tx) {
+			d := test.d
+			d.Key, d.Owner = pad("k", keySize), tx.Intern(older)
+			tx.Remote(&d, second, RemoteOptions{})
+			if _, some := tx.UnheldSerial(); some != test.want {
+				t.Errorf("%s: unheld: got %t, want %t", test.what, some, test.want)
+			}
 		})
 	}
 }

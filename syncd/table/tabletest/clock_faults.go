@@ -1,6 +1,7 @@
 package tabletest
 
 import (
+	"fmt"
 	"time"
 
 	"mapsync/syncd/table"
@@ -68,8 +69,9 @@ func (d *Daemon) followClock() {
 	}
 	stepped := n.wallStep - d.wallStep
 	d.wallStep = n.wallStep
+	withdraw := false
 	d.tab.Update(func(tx *table.Tx) {
-		withdraw := tx.FollowClock(n.clock(), n.wallStep)
+		withdraw = tx.FollowClock(n.clock(), n.wallStep)
 		if max(stepped, -stepped) > longPause {
 			tx.PostponeTakeover(n.clock())
 		}
@@ -77,7 +79,9 @@ func (d *Daemon) followClock() {
 			n.world.filtered = true // peers with a wrong clock have not refused the former versions
 		}
 	})
-	d.withdraw()
+	if d.withdraw(); withdraw {
+		d.checkWithdrawn()
+	}
 	for _, l := range d.Inbound {
 		if l != nil && l.repeatAt != 0 {
 			l.repeatAt = n.world.Now
@@ -95,5 +99,15 @@ func (d *Daemon) withdraw() {
 	defer c.Close()
 	for more := true; more; {
 		d.tab.Update(func(tx *table.Tx) { more = tx.Withdraw(d.n.clock(), c, 3) })
+	}
+}
+
+// checkWithdrawn checks that no record of this node is too far ahead after a pass of withdraw.
+func (d *Daemon) checkWithdrawn() {
+	w := d.n.world
+	for key := range w.keys {
+		if c := d.Content(key); w.maxAhead > 0 && c.Owner == d.self && int64(c.version) > d.n.wall()+w.maxAhead {
+			w.fail(fmt.Errorf("%s: the version of %s, %v, is still too far ahead", d.n.Name, w.name(key), c))
+		}
 	}
 }

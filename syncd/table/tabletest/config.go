@@ -24,6 +24,7 @@ type config struct {
 	crash, lostMap, newMap, hide, freeze, faulty bool
 	cut, partitions, oneWay, gossip              bool
 	clocks, resend, jumps, filters               bool
+	reboots                                      bool    // see reboot
 	stops                                        bool    // some daemons are stopped cleanly
 	restartChance                                float64 // of a node that is down at the end
 
@@ -35,13 +36,24 @@ type config struct {
 // newRun creates the cluster of a seed. The order of the draws is part of the meaning of a seed.
 func newRun(t *testing.T, seed uint64, o *SimulationOptions, tables *Tables) *simulation {
 	r := &simulation{seed: seed, stats: make(map[string]int), rand: rand.New(rand.NewPCG(seed, 0x6d61707379_6e63))}
-	r.World = NewWorld(t, tables, NodeNames(r.size())...)
+	size := r.size()
+	if o.Focus != "" {
+		size = 2 + r.rand.IntN(3)
+	}
+	r.World = NewWorld(t, tables, NodeNames(size)...)
 	r.Model = &Model{world: r.World}
 	r.drawConfig()
 	r.drawSharedFaults()
 	r.drawEnvironment(o.DeletesAny)
 	r.drawLayoutFaults()
-	for i := range r.keySpace() {
+	if o.Focus != "" {
+		r.focus(o.Focus)
+	}
+	space := r.keySpace()
+	if o.Focus != "" {
+		space = 1 + space%6
+	}
+	for i := range space {
 		// All load balancers write a key without a home. The model then checks only that nodes agree.
 		k := modelKey{home: -1}
 		if r.chance(r.config.homes) {
@@ -52,6 +64,9 @@ func newRun(t *testing.T, seed uint64, o *SimulationOptions, tables *Tables) *si
 	}
 	r.Model.skewed = r.config.clocks
 	r.configureNodes()
+	if o.Focus == FocusFilters {
+		r.configureSmallMaps()
+	}
 	if o.Stops {
 		r.configureStops()
 	}

@@ -344,6 +344,11 @@ func (d *Daemon) upkeep() {
 			tx.DecideAbsent()
 		}
 		d.checkSettled(tx, d.settleDeletes)
+		if w := d.n.world; w.Model != nil {
+			for key := range w.keys {
+				w.Model.checkAbsence(d, tx, key)
+			}
+		}
 		for tx.Expire(d.n.clock(), 2) {
 		}
 		for tx.ExpireEvicted(d.n.clock(), 2) {

@@ -102,6 +102,7 @@ func (d *Daemon) endDrain() {
 	d.tab.View(func(tx *table.Tx) { absent = d.absent(tx, false) })
 	d.tab.Update(func(tx *table.Tx) { tx.EndHandover(d.n.clock()) })
 	d.tab.View(func(tx *table.Tx) { d.noteRestored(tx, absent) })
+	d.inStateFile, d.n.StateFileMap, d.initialSyncDone, d.restores = false, 0, false, false
 	d.n.world.moves++
 	d.n.world.notef("%s ends its drain", d.n.Name)
 }
@@ -201,6 +202,10 @@ func (m *Model) keptByDrain(n *Node, key int, ctx table.Context, reported bool) 
 		return true
 	}
 	c := n.Daemon.Content(key)
+	if c.Live() && c.version == 0 && !k.handedOver {
+		k.contested = true // the daemon has not received its record yet, and does not know that the entry was written since
+		return true
+	}
 	return (ctx == table.ContextSyscall || n.opt.HasTimer) && c.Live() && (k.handedOver || n.Daemon.handedOver(&c))
 }
 

@@ -32,6 +32,13 @@ func (m *Model) adoptedEarly(d *Daemon, tx *table.Tx, key int) {
 	k.contested = k.contested || (k.home != d.n.ID && c.Live() && c.Owner == d.self && found)
 }
 
+// tookDelete records that a repair has made the delete of another node one of this node. If the home has left, its load balancer
+// may have created the entry again, and its daemon was killed before it could send that.
+func (m *Model) tookDelete(d *Daemon, key int) {
+	k := &m.keys[key]
+	k.contested = k.contested || (k.home >= 0 && d.view.live[k.home] == 0)
+}
+
 // undecided reports whether a table holds a value that it read just before the last write and has a
 // pending reread of the key. By the time in its event, that write came before the read.
 func (m *Model) undecided(d *Daemon, key int) bool {
@@ -106,10 +113,12 @@ func (m *Model) Stopped(n *Node) {
 		}
 		k.refilled = 0
 		// The map was lost before, and the new one has not received the record from a peer that was out of
-		// reach. For the next daemon the key was deleted or evicted.
-		if k.mayRevert && !e.live && !k.gone && n.StateFileMap == n.Map.ID {
+		// reach. It is another matter if the daemon knows that the map lacks the record. For the next daemon the key was deleted or evicted.
+		if k.mayRevert && !e.live && !k.gone && n.StateFileMap == n.Map.ID && !n.lacking[i] {
 			k.raceOpen, k.racedBefore = true, true
 		}
+		// The state file still has the key as one whose absence means nothing.
+		k.mayRevert = k.mayRevert || k.gone && n.unheldKeys&(1<<(i%64)) != 0
 		// The next daemon keeps what the node has handed over, also if a packet has ended it meanwhile.
 		k.mayRevert = k.mayRevert || (k.gone && n.handover != (table.Handover{}))
 		if e.live == k.gone || (e.live && !sameValue(e.value, k.last)) {
@@ -147,13 +156,13 @@ func (m *Model) noteForgotten(d *Daemon, lapsed bool) {
 }
 
 // lacks reports whether a node has a table that has not received all the deletes which the table of a
-// daemon has forgotten.
+// daemon has forgotten, or has filtered some.
 func (n *Node) lacks(d *Daemon) bool {
 	if n == d.n || n.Daemon == nil || !n.Daemon.wasOffered {
 		return false
 	}
 	l := n.Daemon.Inbound[d.n.ID]
-	return l == nil || l.inc != d.self.Incarnation || l.position < d.floor()
+	return l == nil || l.inc != d.self.Incarnation || l.position < d.floor() || l.unheld
 }
 
 // noteOverflow records which deletes a table has forgotten because there were too many, before it had

@@ -6,6 +6,10 @@ import "mapsync/syncd/table"
 // faults may exist at the same time. Heal removes them at the end.
 func (r *simulation) fault(n *Node) {
 	f := &r.config
+	if f.reboots && r.chance(0.4) {
+		r.reboot(n)
+		return
+	}
 	switch r.rand.IntN(13) {
 	case 0:
 		switch {
@@ -72,12 +76,16 @@ func (r *simulation) crash(n *Node) {
 	n.Stop()
 	r.Model.Stopped(n)
 	if r.config.lostMap && r.coin() {
-		r.stats["lost maps"]++
-		// After a reboot, the load balancer begins with an empty map.
-		n.Map, n.copied = n.newMap(), nil
-		r.Model.LostMap(n)
-		r.notef("%s has map %d now", n.Name, n.Map.ID)
+		r.loseMap(n)
 	}
+}
+
+// loseMap makes the load balancer of a node whose daemon has ended begin with an empty map, as after a reboot.
+func (r *simulation) loseMap(n *Node) {
+	r.stats["lost maps"]++
+	n.Map, n.copied = n.newMap(), nil
+	r.Model.LostMap(n)
+	r.notef("%s has map %d now", n.Name, n.Map.ID)
 }
 
 // noteForgotten records that a table which is discarded has forgotten tombstones. Nodes may need a

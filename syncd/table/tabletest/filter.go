@@ -149,7 +149,7 @@ func (l *InboundStream) cover(tx *table.Tx, x *delta, opt *table.RemoteOptions, 
 	case x.dead:
 		l.unheld = l.unheld || !x.unsent && !resent
 	case x.owner.Node == d.n.Name:
-		tx.NoteUnheld(key)
+		tx.NoteUnheld(key, x.version)
 		l.unheld = l.unheld || !x.unsent
 	case tx.IsRestored(x.version) && (x.unsent || x.owner.Node != peer): // the owner may lack the record
 	default:

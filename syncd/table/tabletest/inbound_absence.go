@@ -2,6 +2,7 @@ package tabletest
 
 import (
 	"fmt"
+	"slices"
 
 	"mapsync/syncd/table"
 )
@@ -58,6 +59,11 @@ func (d *Daemon) namedEntries() (keys []int) {
 	return keys
 }
 
+// named reports whether a node has an entry of a key of which peers have only named the owner.
+func (w *World) named(key int) bool {
+	return slices.ContainsFunc(w.Up(), func(n *Node) bool { return slices.Contains(n.Daemon.namedEntries(), key) })
+}
+
 // ownerLacksNamed reports whether a node has an entry of which peers have only named the owner, and that owner has no record
 // of the key: it has lost its map, or has deleted the entry while no daemon ran. The first full sync of the owner's
 // incarnation has no sweep, so the comparison finds that.
@@ -86,11 +92,13 @@ func (m *Model) checkNamed(l *InboundStream, named []int) {
 		}
 		k := &m.keys[key]
 		// A delete, or an expiry after an eviction, may be undone only if the peer has forgotten it: after its lifetime, because
-		// there were too many, or because it has restarted.
+		// there were too many, because it has restarted, or because all nodes that it has seen had received it. Or the peer cannot
+		// send it, because it filters the key.
 		switch {
 		case k.home == d.n.ID:
 		case k.home != l.peer || !k.gone && !k.evicted || p == nil,
-			m.world.Now-max(k.when, k.evictedAt) >= int64(p.n.opt.TombstoneTTL), p.stats().ExpiredEarly > 0, k.when <= p.since:
+			m.world.Now-max(k.when, k.evictedAt) >= int64(p.n.opt.TombstoneTTL), p.stats().ExpiredEarly > 0, k.when <= p.since, k.mayRevert,
+			p.n.filter(key) == filterKey:
 			k.contested = true
 		}
 		if p == nil || p.self.Incarnation != l.inc || p.epoch != l.epoch {

@@ -288,9 +288,11 @@ func (m *Model) checkAdoption(d *Daemon, late bool) {
 		k, c := &m.keys[key], d.Content(key)
 		// The table forgets that an event has reported the delete. A node that was cut off may have the record.
 		// So may one whose record was filtered. The absence from a map that has held the entry is a delete.
-		filtered := d.awaited&(1<<(key%64)) != 0
+		filtered := (d.awaited|d.n.unheldKeys)&(1<<(key%64)) != 0
 		held := d.inStateFile && (!filtered || len(d.n.stateUnheld.Hashes) == 0)
-		if c.version == 0 && !c.Live() && k.home == d.n.ID && k.gone && !held && (filtered || !d.receivedFromAll()) {
+		if c.version == 0 && !c.Live() && k.home == d.n.ID && k.gone &&
+			// A node that only knows the owner of its entry sends it later.
+			(m.world.named(key) || !held && (filtered || !d.receivedFromAll())) {
 			k.mayRevert = true
 		}
 		if !c.Known || c.version != 0 {

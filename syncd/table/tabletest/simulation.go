@@ -30,6 +30,8 @@ type SimulationOptions struct {
 	DeletesAny bool
 	// Stops runs clusters whose daemons are also stopped cleanly: see table.Stop.
 	Stops bool
+	// Focus runs small clusters with few kinds of faults. Empty: all kinds.
+	Focus Focus
 	// Sums makes Simulate print a checksum of the steps of each run. Equal sums before and after a
 	// change of this package show that the steps are the same.
 	Sums bool

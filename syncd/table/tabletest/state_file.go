@@ -15,6 +15,7 @@ func (d *Daemon) SaveMapID() {
 		held, unheld = tx.OwnNotHeld() == 0 && !tx.UnheldOverflow() && !restores, tx.Unheld()
 	})
 	d.saveReturn()
+	defer d.noteLacking()
 	if d.inStateFile {
 		if d.n.stateUnheld = unheld; !held {
 			d.inStateFile, d.n.StateFileMap, d.initialSyncDone = false, 0, false
@@ -33,6 +34,26 @@ func (d *Daemon) SaveMapID() {
 	if pending == 0 && held {
 		d.inStateFile, d.n.StateFileMap, d.n.stateUnheld = true, d.m.ID, unheld
 	}
+}
+
+// noteLacking notes the keys of this node whose records the daemon knows, or has filtered, and that the map which the state file
+// names lacks.
+func (d *Daemon) noteLacking() {
+	clear(d.n.lacking)
+	if !d.inStateFile {
+		return
+	}
+	if d.n.unheldKeys |= d.awaited; len(d.n.stateUnheld.Hashes) == 0 {
+		d.n.unheldKeys = 0
+	}
+	d.tab.View(func(tx *table.Tx) {
+		for key := range d.m.entries {
+			c := d.n.content(tx, key)
+			refused := c.Live() && c.version != 0 && c.Owner.Node == d.n.Name && tx.OwnNotHeld() > 0
+			filtered := d.awaited&(1<<(key%64)) != 0 && len(d.m.entries) <= 64
+			d.n.lacking[key] = !d.m.entries[key].live && (refused || filtered)
+		}
+	})
 }
 
 // settleDeletes settles the deletes that wait. The state file does not name the map while the entries of a clear are being

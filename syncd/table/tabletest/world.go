@@ -85,6 +85,8 @@ type Node struct {
 	hidden       bool         // the daemon cannot open the map
 	StateFileMap int          // id of the map that the state file names; 0: none
 	stateUnheld  table.Unheld // the unheld keys in the state file
+	unheldKeys   uint64       // has a bit for each key, modulo 64, that stateUnheld may have
+	lacking      map[int]bool // see Daemon.noteLacking
 	uses         []int64      // by key: the time of the last use; nil: uses are not observed
 	stop         table.Stop   // what the last daemon has saved at a clean stop
 	stopMap      int          // id of the map that stop belongs to; 0: none
@@ -141,7 +143,7 @@ type event struct {
 func NewWorld(tb interface{ Fatal(...any) }, tables *Tables, names ...string) *World {
 	w := &World{tb: tb, tables: tables, Now: startTime, index: make(map[entryKey]int)}
 	for i, name := range names {
-		n := &Node{world: w, ID: i, Name: name, burst: 1 << 20}
+		n := &Node{world: w, ID: i, Name: name, burst: 1 << 20, lacking: make(map[int]bool)}
 		n.Map = w.NewMap()
 		w.Nodes = append(w.Nodes, n)
 		w.Cuts = append(w.Cuts, make([]bool, len(names)))

@@ -1,0 +1,21 @@
+package tabletest
+
+import (
+	"fmt"
+
+	"mapsync/syncd/table"
+)
+
+// checkAbsence checks a delete that a daemon has concluded from the absence of an entry in the map of its load balancer, which
+// alone writes the key: the load balancer must have deleted the entry. An LRU map may have evicted it.
+func (m *Model) checkAbsence(d *Daemon, tx *table.Tx, key int) {
+	k := &m.keys[key]
+	if k.home != d.n.ID || !k.written || k.gone || d.m != d.n.Map || d.n.Map.entries[key].live {
+		return
+	}
+	c := d.n.content(tx, key)
+	if !c.Dead || c.version == 0 || c.Owner != d.self || k.contested || k.raceOpen || k.racedBefore || k.evicted || k.wasEvicted || k.deleted > 0 || m.pending(d, key) {
+		return
+	}
+	m.world.fail(fmt.Errorf("%s deletes %s, which its map lacks and its load balancer has not deleted", d.n.Name, m.world.name(key)))
+}
