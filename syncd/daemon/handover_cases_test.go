@@ -148,6 +148,7 @@ func TestDrainedNodeStartsAlone(t *testing.T) {
 			if !end {
 				c.nodes[1].stop()
 				c.nodes[2].stop()
+				n1.config.SyncTimeout = 2 * time.Second
 				n1.start()
 				poll.Eventually(t, "the node returns to service", func() bool { return n1.status().Ready })
 				return

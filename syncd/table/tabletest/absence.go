@@ -7,10 +7,11 @@ import (
 )
 
 // checkAbsence checks a delete that a daemon has concluded from the absence of an entry in the map of its load balancer, which
-// alone writes the key: the load balancer must have deleted the entry. An LRU map may have evicted it.
+// alone writes the key: the load balancer must have deleted the entry. An LRU map may have evicted it. checkSettled checks the
+// deletes of a clear.
 func (m *Model) checkAbsence(d *Daemon, tx *table.Tx, key int) {
 	k := &m.keys[key]
-	if k.home != d.n.ID || !k.written || k.gone || d.m != d.n.Map || d.n.Map.entries[key].live {
+	if k.home != d.n.ID || !k.written || k.gone || k.cleared&(1<<d.n.ID) != 0 || d.m != d.n.Map || d.n.Map.entries[key].live {
 		return
 	}
 	c := d.n.content(tx, key)

@@ -206,6 +206,10 @@ func (m *Model) keptByDrain(n *Node, key int, ctx table.Context, reported bool) 
 		k.contested = true // the daemon has not received its record yet, and does not know that the entry was written since
 		return true
 	}
+	if c.version == n.opt.AdoptVersion || c.version == table.AdoptedVersion {
+		k.contested = true // the records of peers came too late: it is an entry of this incarnation now, which is not handed over
+		return true
+	}
 	return (ctx == table.ContextSyscall || n.opt.HasTimer) && c.Live() && (k.handedOver || n.Daemon.handedOver(&c))
 }
 

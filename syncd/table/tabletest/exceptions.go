@@ -117,6 +117,8 @@ func (m *Model) Stopped(n *Node) {
 		if k.mayRevert && !e.live && !k.gone && n.StateFileMap == n.Map.ID && !n.lacking[i] {
 			k.raceOpen, k.racedBefore = true, true
 		}
+		// In an LRU map, an absent key counts as evicted at the next start.
+		k.mayRevert = k.mayRevert || k.gone && n.lru && !n.opt.EvictionDeletes
 		// The state file still has the key as one whose absence means nothing.
 		k.mayRevert = k.mayRevert || k.gone && n.unheldKeys&(1<<(i%64)) != 0
 		// The next daemon keeps what the node has handed over, also if a packet has ended it meanwhile.

@@ -11,7 +11,7 @@ type Focus string
 
 const (
 	FocusFilters Focus = "filters" // records are filtered, maps are lost or too small, and machines reboot meanwhile
-	FocusDrains  Focus = "drains"  // operators drain nodes, load balancers clear their maps, and values may have timers
+	FocusDrains  Focus = "drains"  // operators drain nodes, and values may have timers
 	FocusRekeys  Focus = "rekeys"  // operators change the digest key
 	FocusLayouts Focus = "layouts" // load balancers change the layout of their maps, and records are filtered
 	FocusStops   Focus = "stops"   // daemons are stopped cleanly, and maps are lost or replaced
@@ -30,7 +30,7 @@ func (r *simulation) focus(on Focus) {
 	case FocusFilters:
 		f.filters, f.lostMap, f.reboots = true, true, true
 	case FocusDrains:
-		r.scans, e.on, e.drains, e.clears, l.timers = true, true, true, r.coin(), r.coin()
+		r.scans, e.on, e.drains, l.timers = true, true, true, r.coin()
 	case FocusRekeys:
 		f.resend, e.on, e.rekeys = true, true, true
 	case FocusLayouts:

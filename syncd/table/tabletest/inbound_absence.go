@@ -97,7 +97,7 @@ func (m *Model) checkNamed(l *InboundStream, named []int) {
 		switch {
 		case k.home == d.n.ID:
 		case k.home != l.peer || !k.gone && !k.evicted || p == nil,
-			m.world.Now-max(k.when, k.evictedAt) >= int64(p.n.opt.TombstoneTTL), p.stats().ExpiredEarly > 0, k.when <= p.since, k.mayRevert,
+			m.world.Now-max(k.when, k.evictedAt) >= int64(p.n.opt.TombstoneTTL), p.stats().ExpiredEarly > 0, k.when <= p.since, k.mayRevert, k.forgotAt > 0,
 			p.n.filter(key) == filterKey:
 			k.contested = true
 		}
