@@ -86,3 +86,32 @@ func TestSweepBuckets(t *testing.T) {
 		t.Errorf("swept records: got %d too many, %d buckets, record k2 %s, want 0, 3 and a delete", deleted, in.Len(), r.state("k2"))
 	}
 }
+
+// TestSweepOfAnotherDigestKey: the buckets of an answer mean nothing once the digest key has changed.
+func TestSweepOfAnotherDigestKey(t *testing.T) {
+	r := newRig(t)
+	r.remote(Accepted, 1, peer, 10, "k", "v")
+	var in BucketSet
+	r.tab.View(func(tx *Tx) { in.Add(tx.Bucket(pad("k", keySize))) })
+	a := &Absence{Peer: peer, Acknowledged: math.MaxUint64, Before: math.MaxUint64, Buckets: &in, DigestID: r.tab.DigestID() + 1}
+	c := r.tab.NewCursor(0)
+	defer c.Close()
+	r.tab.Update(func(tx *Tx) {
+		if n, more := tx.Sweep(a, 2, c, 7); n != 0 || more {
+			t.Errorf("sweep with another digest key: got %d deletes, more %t, want none", n, more)
+		}
+	})
+	r.want("k", "v v10 b100 dirty")
+}
+
+// TestSenderMayLackItsEarlierRecord: the sender of an older record of one of its earlier incarnations may not have received the
+// newer one, unless it has acknowledged its position.
+func TestSenderMayLackItsEarlierRecord(t *testing.T) {
+	for acknowledged, want := range map[uint64]Outcome{0: Stale, math.MaxUint64: Accepted} {
+		r := newRig(t)
+		r.remote(Accepted, 1, peer, 12, "k", "v")
+		opt := RemoteOptions{Replace: ReplaceAnyVersion, Acknowledged: acknowledged}
+		r.tab.Update(func(tx *Tx) { opt.Sender = tx.Intern(Owner{Node: peer.Node, Incarnation: peer.Incarnation + 1}) })
+		r.merge(want, 2, peer, 10, "k", "w", opt)
+	}
+}

@@ -1,6 +1,7 @@
 package tabletest
 
 import (
+	"fmt"
 	"math"
 	"time"
 
@@ -344,6 +345,9 @@ func (l *InboundStream) mergeOne(tx *table.Tx, x *delta, now int64, opt table.Re
 		case compared && d.fallbackSender == l.peer:
 			opt.Replace = table.ReplaceSameVersion
 		}
+	}
+	if from := l.st.from; x.dead && from.tab != nil && from.inferred(x.key) && from.Content(x.key).version == x.version {
+		w.fail(fmt.Errorf("%s sends a delete of %s that it has inferred", from.n.Name, w.name(x.key)))
 	}
 	if l.filtered(tx, x, &opt, resent) {
 		return
