@@ -37,3 +37,15 @@ func TestRecordAfterTheReturn(t *testing.T) {
 	r.remote(Accepted, 2*second, older, 11, "later", "v")
 	r.want("later", "- v12 a100")
 }
+
+// TestNewerRecordAfterAHandover: a peer that was cut off during the drain has a newer record of an earlier incarnation. The entry,
+// which the load balancer of the drained node has deleted since, stays handed over.
+func TestNewerRecordAfterAHandover(t *testing.T) {
+	r := newRig(t, sameMap)
+	r.local(Accepted, 1*second, "update k v packet 0")
+	r.beginHandover()
+	r.local(Ignored, 2*second, "delete k - syscall 0")
+	r.remote(Accepted, 3*second, older, Version(9*second), "k", "w")
+	r.local(Unchanged, 4*second, "delete k - reread 0")
+	r.want("k", "v v9000000001 a90")
+}

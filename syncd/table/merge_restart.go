@@ -60,7 +60,11 @@ func (t *Table) mergeOwn(d *Delta, h, s uint32, now int64, opt RemoteOptions) (o
 		t.stampDelta(s, d, now)
 		return Accepted, true
 	}
-	t.stamp(s, d.Version+1, selfID)
+	owner := selfID
+	if !current && !d.Delete && m.live() && m.is(flagEvicted) && t.keptWhileDrained(m) {
+		owner = d.Owner // it stays handed over, otherwise the absence of its entry would count as a delete
+	}
+	t.stamp(s, d.Version+1, owner)
 	return Accepted, true
 }
 

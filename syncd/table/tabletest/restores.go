@@ -76,7 +76,7 @@ func (n *Node) noteUnrestored() {
 
 // checkUnrestored checks that the absence of keys does not count as a delete.
 func (d *Daemon) checkUnrestored(tx *table.Tx, keys map[int]bool) {
-	if d.n.absentFrom != d.n.Map.ID || d.m != d.n.Map {
+	if d.n.absentFrom != d.n.Map.ID || d.m != d.n.Map || d.n.opt.TakeoverExpiry > 0 { // restored entries expire
 		return
 	}
 	for key := range keys {
