@@ -1,7 +1,6 @@
 package tabletest
 
 import (
-	"fmt"
 	"math"
 	"time"
 
@@ -346,9 +345,7 @@ func (l *InboundStream) mergeOne(tx *table.Tx, x *delta, now int64, opt table.Re
 			opt.Replace = table.ReplaceSameVersion
 		}
 	}
-	if from := l.st.from; x.dead && from.tab != nil && from.inferred(x.key) && from.Content(x.key).version == x.version {
-		w.fail(fmt.Errorf("%s sends a delete of %s that it has inferred", from.n.Name, w.name(x.key)))
-	}
+	l.checkSent(x)
 	if l.filtered(tx, x, &opt, resent) {
 		return
 	}

@@ -120,6 +120,13 @@ func (d *Daemon) inferred(key int) bool {
 	return r.Inferred
 }
 
+// checkSent checks that the sender of a delete has not inferred it.
+func (l *InboundStream) checkSent(x *delta) {
+	if from := l.st.from; x.dead && from.tab != nil && from.inferred(x.key) && from.Content(x.key).version == x.version {
+		from.n.world.fail(fmt.Errorf("%s sends a delete of %s that it has inferred", from.n.Name, from.n.world.name(x.key)))
+	}
+}
+
 // checkInferred checks that the peer does not have the records whose deletes were inferred from its silence. Later records
 // would correct a wrong delete, but the entry has left the kernel map by then.
 func (l *InboundStream) checkInferred() {

@@ -185,26 +185,6 @@ func (m *Model) evicted(n *Node, key int) {
 	}
 }
 
-// entryMissing records that a node's map no longer holds a key of another node. The key returns,
-// unless its owner counts as gone.
-func (m *Model) entryMissing(n *Node, key int) {
-	k := &m.keys[key]
-	k.missing |= 1 << n.ID
-	if d := n.Daemon; d != nil && (d.view.live[k.home] == 0 || d.hasHandover(k.home)) {
-		k.contested = true
-	}
-}
-
-// nodeLeft records that a node counts another node as gone. From then on, that node may delete keys that
-// its map lacks.
-func (m *Model) nodeLeft(d *Daemon, node int) {
-	for i := range m.keys {
-		if k := &m.keys[i]; k.home == node && (k.missing&(1<<d.n.ID) != 0 || m.copyPending(d, i)) {
-			k.contested = true
-		}
-	}
-}
-
 // pending reports whether a node's table cannot contain the last write of its load balancer yet. The
 // daemon may then overwrite the write with an older record.
 func (m *Model) pending(d *Daemon, key int) bool {
