@@ -6,6 +6,15 @@ import (
 	"mapsync/syncd/table"
 )
 
+// received records and checks what a table has concluded from a record: that an entry of its map is gone, or, if tookDelete is set,
+// that a repair has to make the delete of another node its own.
+func (m *Model) received(d *Daemon, tx *table.Tx, key int, tookDelete bool) {
+	m.checkAbsence(d, tx, key)
+	// If the home has left, its load balancer may have created the entry again, and its daemon was killed before it could send that.
+	k := &m.keys[key]
+	k.contested = k.contested || (tookDelete && k.home >= 0 && d.view.live[k.home] == 0)
+}
+
 // checkAbsence checks a delete that a daemon has concluded from the absence of an entry in the map of its load balancer, which
 // alone writes the key: the load balancer must have deleted the entry. An LRU map may have evicted it. checkSettled checks the
 // deletes of a clear.

@@ -32,13 +32,6 @@ func (m *Model) adoptedEarly(d *Daemon, tx *table.Tx, key int) {
 	k.contested = k.contested || (k.home != d.n.ID && c.Live() && c.Owner == d.self && found)
 }
 
-// tookDelete records that a repair has made the delete of another node one of this node. If the home has left, its load balancer
-// may have created the entry again, and its daemon was killed before it could send that.
-func (m *Model) tookDelete(d *Daemon, key int) {
-	k := &m.keys[key]
-	k.contested = k.contested || (k.home >= 0 && d.view.live[k.home] == 0)
-}
-
 // undecided reports whether a table holds a value that it read just before the last write and has a
 // pending reread of the key. By the time in its event, that write came before the read.
 func (m *Model) undecided(d *Daemon, key int) bool {

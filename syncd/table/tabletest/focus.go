@@ -66,6 +66,9 @@ func (r *simulation) reboot(n *Node) {
 	switch r.rand.IntN(4) {
 	case 0:
 		n.room = 1 + r.rand.IntN(2)
+		for range 3 {
+			r.stepLoadBalancer(n)
+		}
 	case 1:
 		n.filtering = filtering{stoppedAt: n.clock() - r.rand.Int64N(int64(time.Minute))}
 	default:

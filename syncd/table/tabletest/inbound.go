@@ -360,14 +360,11 @@ func (l *InboundStream) mergeOne(tx *table.Tx, x *delta, now int64, opt table.Re
 	}
 	resentDeletes := d.stats().DeletesResent
 	o := tx.Remote(&delta, now, opt)
-	if w.Model != nil && d.stats().DeletesResent > resentDeletes {
-		w.Model.tookDelete(d, x.key)
-	}
 	if node == d.n.ID && !x.dead && len(d.n.unrestored) > 0 {
 		d.checkUnrestored(tx, d.n.unrestored)
 	}
-	if w.Model != nil && node == d.n.ID {
-		w.Model.checkAbsence(d, tx, x.key)
+	if w.Model != nil {
+		w.Model.received(d, tx, x.key, d.stats().DeletesResent > resentDeletes)
 	}
 	if node == l.peer && opt.Touch {
 		delete(d.superseded, x.key) // the peer has answered
