@@ -60,13 +60,13 @@ func TestSimulationLayouts(t *testing.T) { simulateFocus(t, tabletest.FocusLayou
 
 func simulateFocus(t *testing.T, on tabletest.Focus) {
 	race.SkipSequential(t)
-	simulate(t, tabletest.SimulationOptions{Seeds: simSeedsByDefault / 2, Focus: on})
+	simulate(t, tabletest.SimulationOptions{Seeds: simSeedsByDefault / 10, Focus: on})
 }
 
 // TestSimulationFewStops is TestSimulationStops with few other kinds of faults.
 func TestSimulationFewStops(t *testing.T) {
 	race.SkipSequential(t)
-	simulate(t, tabletest.SimulationOptions{Seeds: simSeedsByDefault / 2, Stops: true, Focus: tabletest.FocusStops})
+	simulate(t, tabletest.SimulationOptions{Seeds: simSeedsByDefault / 10, Stops: true, Focus: tabletest.FocusStops})
 }
 
 // simulate runs clusters with the seeds that the flags select. o.Seeds is the default of their number.
@@ -75,7 +75,7 @@ func simulate(t *testing.T, o tabletest.SimulationOptions) {
 	case *simSeeds > 0:
 		o.Seeds = *simSeeds
 	case testing.Short():
-		o.Seeds = simSeedsIfShort
+		o.Seeds = min(o.Seeds, simSeedsIfShort)
 	}
 	if o.First = *simFirst; o.First == 0 {
 		o.First = 1 + rand.Uint64N(1<<40)
