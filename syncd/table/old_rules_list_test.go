@@ -273,6 +273,7 @@ var oldRuleList = []oldRule{
 		file: "full_sync_sweep.go",
 		old:  "		owner != a.Peer && position > a.Acknowledged,\n",
 		new:  "",
+		test: "TestSimulationFilters",
 	},
 	{
 		name: "a sender is authoritative for records of its earlier incarnations that it may lack",
