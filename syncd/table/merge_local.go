@@ -188,7 +188,7 @@ func (t *Table) winningVersion(c *Change, s uint32) (v Version, wins bool) {
 		t.requestReread(s)
 		return 0, false
 	case m.live() && m.owner == selfID && !m.is(flagUnversioned|flagEvicted|flagHeld) && m.seen-c.Time > timestampMargin &&
-		!(m.is(flagCleared) && c.Op == OpDelete && c.Context < ContextSyscall): // a reread that found no entry saw this delete
+		(!m.is(flagCleared) || c.Op != OpDelete || c.Context >= ContextSyscall): // a reread that found no entry saw this delete
 		// The change is older than the newest evidence for a record of this node. Its version may still be
 		// higher if the skew has grown since. For keys that a reread has found absent, the evidence may be
 		// newer than changes whose events have not arrived yet.

@@ -9,6 +9,7 @@ import (
 // the faults of one kind seldom meet.
 type Focus string
 
+// The kinds of faults of a simulation.
 const (
 	FocusFilters Focus = "filters" // records are filtered, maps are lost or too small, and machines reboot meanwhile
 	FocusDrains  Focus = "drains"  // operators drain nodes, and values may have timers
