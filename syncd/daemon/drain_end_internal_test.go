@@ -18,8 +18,15 @@ func TestHandoverIsSavedUntilTheMapIsRefilled(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			m := clearedAfterDrain(t)
+			id := mapIdentity{ID: 7}
+			m.daemon.state.setIdentity("ct", id, &table.Unheld{})
+			m.identitySaved = true
 			if waiting := m.refillHandedOver(m.table); waiting != "1 entries are being written to ct" {
 				t.Errorf("end of the handover: got %q, want it to wait for one entry", waiting)
+			}
+			// Peers may have records that were handed over, and that have yet to arrive.
+			if m.identitySaved || m.daemon.state.sameMap("ct", id) {
+				t.Error("identity of the map at the end of the handover: got one, want none")
 			}
 			interrupt(m)
 			if waiting, h := m.restoring(), m.daemon.state.handover("ct"); waiting == "" || h.Incarnation != 1 {

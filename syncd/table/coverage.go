@@ -201,11 +201,8 @@ func (t *Table) addUnheld(key []byte, v Version) {
 	h := u.hash(key)
 	_, found := u.of[h]
 	_, merged := u.merged[h]
-	switch {
-	case found && u.versions[h] != 0:
+	if u.versions[h] != 0 {
 		u.versions[h] = max(u.versions[h], v)
-	case !found && !u.overflow && len(u.of) < maxUnheld:
-		u.versions[h] = v
 	}
 	switch {
 	case u.overflow || (found && !merged):
@@ -213,6 +210,9 @@ func (t *Table) addUnheld(key []byte, v Version) {
 	case !found && len(u.of) >= maxUnheld:
 		u.overflow = true
 	default:
+		if !found {
+			u.versions[h] = v
+		}
 		u.of[h] = struct{}{}
 		delete(u.merged, h)
 	}

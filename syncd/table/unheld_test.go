@@ -116,8 +116,8 @@ func TestOwnNotHeld(t *testing.T) {
 	}
 }
 
-// TestOlderRecordsOfUnheldKeys: a delete that is older than the filtered record is no evidence that the map has held its entry. A
-// live record is, because the map has held that one.
+// TestOlderRecordsOfUnheldKeys: a delete that is older than the filtered record does not show that the map has held its
+// entry. A live record does, because the map has held that one.
 func TestOlderRecordsOfUnheldKeys(t *testing.T) {
 	const filtered = 10
 	for _, test := range []struct {

@@ -22,10 +22,8 @@ const (
 func (r *simulation) focus(on Focus) {
 	f := &r.config
 	e, l := &environment{rand: f.environment.rand}, &layoutFaults{rand: f.layouts.rand}
-	steps, restarts := f.steps, f.restartChance
-	*f = config{steps: steps, restartChance: restarts, homes: 1, crash: true, cut: r.coin(), partitions: r.coin(), resend: r.coin(), jumps: r.coin()}
+	*f = config{steps: f.steps, restartChance: f.restartChance, homes: 1, crash: true, cut: r.coin(), partitions: r.coin(), resend: r.coin(), jumps: r.coin()}
 	f.workPercent, f.faultPercent = 5+r.rand.IntN(15), 10+r.rand.IntN(20)
-	f.shared.rand = r.rand
 	r.blind = false
 	switch on {
 	case FocusFilters:
