@@ -107,6 +107,34 @@ func TestLoadAndAdopt(t *testing.T) {
 	r.want("e", "- v1000 b100 dirty")
 }
 
+// TestSameValueAfterAdoption: a write of the same value shows that an adopted or restored entry is current. From then on, the record
+// does not lose against that of a node that was isolated.
+func TestSameValueAfterAdoption(t *testing.T) {
+	r := newRig(t)
+	for _, k := range []string{"a", "b", "c"} {
+		r.load(Accepted, k, "v")
+	}
+	r.adopt()
+	r.local(Accepted, 2*second, "update a v packet 0")
+	r.want("a", "v v2000000000 a100")
+	r.local(Unchanged, 3*second, "update a v packet 0")
+	r.local(Accepted, 2*second, "update b v syscall 0")
+	r.local(Unchanged, 2*second, "update c v reread 0")
+	r.want("c", "v v2 a100")
+	for _, k := range []string{"a", "b"} {
+		r.remote(Stale, 4*second, older, 1000, k, "w")
+	}
+	r.remote(Accepted, 4*second, older, 1000, "c", "w")
+	// Peers have named the owner of the entry, and the owner has the record.
+	r.remote(Accepted, 4*second, peer, NamedVersion, "d", "v")
+	r.write()
+	r.local(Unchanged, 5*second, "update d v packet 0")
+	r.want("d", "v v1 b100")
+	r.setGone("b", true)
+	r.local(Accepted, 6*second, "update d v packet 0")
+	r.want("d", "v v6000000000 a100")
+}
+
 func TestAdoptInChunks(t *testing.T) {
 	r := newRig(t)
 	for _, k := range []string{"a", "b", "c"} {

@@ -220,7 +220,7 @@ func TestDelayAbsent(t *testing.T) {
 	if !undecided() {
 		t.Error("record without an entry: got it decided, want it undecided, so that it is not sent")
 	}
-	r.local(Unchanged, int64(stopTime)+second, "update k8 v packet 0") // the entry is there again, and is sent
+	r.local(Unchanged, int64(stopTime)+second, "update k8 v reread 0") // the entry is there again, and is sent
 	if order := r.order(); !strings.HasSuffix(order, "k199k8") {
 		t.Errorf("end of the order: got %q, want the entry that is there again", order[max(0, len(order)-9):])
 	}

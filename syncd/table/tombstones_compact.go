@@ -69,14 +69,10 @@ func (l *tombLog) describe(c *tombChunk, i int, m *meta) {
 	m.version, m.owner, m.cpuOrPeer = c.versions[i], c.owners[i], cpuNone
 	m.seq, m.seen = c.seq(i), c.seen(i)
 	m.flags |= flagTombstone
-	if c.is(i, tombExpired) {
-		m.flags |= flagExpired
-	}
-	if c.is(i, tombWritten) {
-		m.flags |= flagWritten
-	}
-	if c.is(i, tombInferred) {
-		m.flags |= flagInferred
+	for _, f := range &tombFlags {
+		if c.is(i, f.bit) {
+			m.flags |= f.flag
+		}
 	}
 }
 
@@ -103,16 +99,18 @@ func (t *Table) finishChange() {
 	t.log.remove(f.number, f.hash)
 }
 
-// tombBitsOf returns the flags of a tombstone that the log stores, as bits of tombChunk.places.
+// tombFlags are the flags of a tombstone that the log stores, with their bits of tombChunk.places.
+var tombFlags = [...]struct {
+	flag flags
+	bit  uint32
+}{{flagExpired, tombExpired}, {flagWritten, tombWritten}, {flagInferred, tombInferred}, {flagPacketDelete, tombPacket}}
+
+// tombBitsOf returns the bits of tombChunk.places for the flags of a tombstone.
 func tombBitsOf(m *meta) (b uint32) {
-	if m.is(flagExpired) {
-		b |= tombExpired
-	}
-	if m.is(flagWritten) {
-		b |= tombWritten
-	}
-	if m.is(flagInferred) {
-		b |= tombInferred
+	for _, f := range &tombFlags {
+		if m.is(f.flag) {
+			b |= f.bit
+		}
 	}
 	return b
 }

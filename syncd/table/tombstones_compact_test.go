@@ -223,6 +223,26 @@ func TestEventNearCompactTombstoneIsReread(t *testing.T) {
 	r.wantRereads("")
 }
 
+// TestCompactTombstoneOfAPacketDelete: the event of a write arrives after the tombstone of a delete by the data plane, at about the
+// same time on another CPU, is compact. The absence that the reread finds is that delete, and does not wait.
+func TestCompactTombstoneOfAPacketDelete(t *testing.T) {
+	for context, want := range map[string]Outcome{"packet": Accepted, "syscall": Ignored} {
+		r := clearRig{newRig(t, holdClears)}
+		r.tab.clears.least = 1
+		r.local(Accepted, second, "update other v packet 0")
+		r.local(Accepted, second, "update k v packet 0")
+		r.local(want, 3*second, "delete k - "+context+" 1")
+		if want == Ignored {
+			r.settle(9*second, 9*second, nil)
+		}
+		r.write()
+		r.compact(15*second, 1)
+		r.local(Accepted, 3*second+1000, "update k w syscall 2")
+		r.wantRereads("k")
+		r.local(want, 16*second, "delete k - reread 0")
+	}
+}
+
 // TestCompactTombstonesCountAsRecords: compact tombstones count as records, keep the ids of their
 // owners, and make room.
 func TestCompactTombstonesCountAsRecords(t *testing.T) {

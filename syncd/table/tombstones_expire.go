@@ -4,10 +4,10 @@ import "math"
 
 // Expire forgets tombstones that are older than Options.TombstoneTTL, and acknowledged ones that are older
 // than Options.TombstoneGrace. It forgets up to limit of them and returns true if there may be more. It
-// keeps a tombstone that the writer has yet to write to the kernel map, or whose entry in a new map has yet to be read
-// again. It also moves settled tombstones to the log. now is the wall clock in nanoseconds.
+// keeps a tombstone that the writer has yet to write to the kernel map, or whose entry has yet to be read again. It also
+// moves settled tombstones to the log. now is the wall clock in nanoseconds.
 func (tx *Tx) Expire(now int64, limit int) (more bool) {
-	return tx.t.expire(now, limit, flagDirty|flagUnversioned|flagReleased)
+	return tx.t.expire(now, limit, flagDirty|flagUnversioned|flagReleased|flagReread)
 }
 
 // ExpireUnwritten is Expire for a table without a kernel map. Without a map, no writer writes the dirty

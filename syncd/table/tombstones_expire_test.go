@@ -135,8 +135,8 @@ func TestExpireWithoutAMap(t *testing.T) {
 	}
 }
 
-// TestExpireWithCursorAndPendingReread: the map may hold the key of a tombstone that waits for its reread. The reread takes
-// place after the table has forgotten the tombstone.
+// TestExpireWithCursorAndPendingReread: the map may hold the key of a tombstone that waits for its reread. The table keeps the
+// tombstone until then. If the result has yet to arrive, another reread takes place after the table has forgotten it.
 func TestExpireWithCursorAndPendingReread(t *testing.T) {
 	r := newRig(t, shortLived)
 	r.local(Accepted, 1*second, "update k v packet 0")
@@ -144,6 +144,9 @@ func TestExpireWithCursorAndPendingReread(t *testing.T) {
 	r.local(Accepted, 2*second, "delete l - packet 1")
 	c := r.tab.NewCursor(99)
 	r.expire(9*second, 9)
+	r.want("l", "- v2000000001 a100")
+	r.wantRereads("l")
+	r.expire(19*second, 9)
 	r.want("l", "unknown")
 	r.wantRereads("l")
 	r.local(Accepted, 10*second, "update m v packet 0")

@@ -65,7 +65,7 @@ type tombChunk struct {
 	// versions has the version of each entry.
 	versions []Version
 	// places has the position of each entry as the distance from base, shifted left by tombBits. The lower
-	// tombBits bits are the flags tombDead, tombExpired, tombWritten and tombInferred. Positions increase.
+	// tombBits bits are the flags tombDead to tombPacket. Positions increase.
 	places []uint32
 	// owners has the owner of each entry.
 	owners []OwnerID
@@ -91,9 +91,10 @@ const (
 	tombExpired              // flagExpired
 	tombWritten              // flagWritten
 	tombInferred             // flagInferred
+	tombPacket               // flagPacketDelete
 
 	// tombBits is the number of flags in tombChunk.places.
-	tombBits = 4
+	tombBits = 5
 	// tombRunLen is the size of a tombRun in bytes.
 	tombRunLen = 24
 )
@@ -169,7 +170,7 @@ type tombEntry struct {
 	version Version
 	// owner is the owner of the tombstone.
 	owner OwnerID
-	// bits are tombExpired, tombWritten and tombInferred.
+	// bits are those of tombFlags.
 	bits uint32
 }
 

@@ -7,8 +7,8 @@ import "mapsync/syncd/table"
 
 // merged records that a stream delivered a record. An earlier write of the key's load balancer may lose
 // against the record if the table receives the write later. The caller holds the table's lock.
-func (m *Model) merged(d *Daemon, tx *table.Tx, key int) {
-	k := &m.keys[key]
+func (m *Model) merged(l *InboundStream, tx *table.Tx, key int) {
+	d, k := l.to, &m.keys[key]
 	if !d.n.Map.entries[key].live {
 		m.clearUncertain(d.n)
 	}
@@ -17,8 +17,9 @@ func (m *Model) merged(d *Daemon, tx *table.Tx, key int) {
 	}
 	k.receivedAt = m.world.Now
 	var r table.Record
-	// A peer that was cut off for longer than syncTimeout may have sent an older record already.
-	late := k.gone && k.forgotAt > 0 && m.world.Now-k.forgotAt < syncTimeout
+	// A peer that was cut off until the delete was forgotten may have sent an older record already, above all with its
+	// first full sync.
+	late := k.gone && k.forgotAt > 0 && (m.world.Now-k.forgotAt < syncTimeout || !l.synced)
 	if late || (m.pending(d, key) && tx.Get(d.key(key), &r) && r.Dirty) {
 		k.raceOpen, k.racedBefore = true, true
 	}

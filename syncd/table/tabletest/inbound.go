@@ -387,7 +387,7 @@ func (l *InboundStream) mergeOne(tx *table.Tx, x *delta, now int64, opt table.Re
 	if o == table.Accepted {
 		w.moves++
 		if w.Model != nil {
-			w.Model.merged(d, tx, x.key)
+			w.Model.merged(l, tx, x.key)
 		}
 	}
 	if w.OnReceive != nil {
