@@ -326,6 +326,7 @@ func TestRereadEndsBase(t *testing.T) {
 	}
 	r.local(Accepted, 2*second, "update k 100 packet 0")
 	r.local(Accepted, 2*second+1000, "delete k - packet 1")
+	r.takeRereads()
 	r.tab.Update(func(tx *Tx) { tx.Expire(1000*second, 1000) })
 	if n := len(r.tab.bases); n != 0 {
 		t.Errorf("bases of forgotten records: got %d, want 0", n)

@@ -93,7 +93,10 @@ func TestMemory(t *testing.T) {
 	measure("tombstones", records)
 	// The table reuses the memory of forgotten records: an equal number of new keys needs no
 	// additional memory.
+	keys := make([]byte, 1024*flowKey)
 	tab.Update(func(tx *Tx) {
+		for tx.TakeRereads(keys) > 0 {
+		}
 		for tx.Expire(1<<60, 1000) {
 		}
 	})

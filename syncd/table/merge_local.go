@@ -105,9 +105,9 @@ func (t *Table) localUpdate(c *Change, h, s uint32) Outcome {
 		t.moveTail(s)
 		return Stale
 	}
-	// A write of the same value shows that the value is current. A record without the time of a change gets that of the
-	// write, unless a live peer is its owner. A reread does not show such a use.
-	adopts := c.Context != ContextReread && t.hasNoTime(m.version) && !t.sentByLivePeer(m)
+	// A write of the same value adopts an unversioned record, because the data plane uses the key now. An adopted or restored
+	// record gets the time of the write. A reread does not show such a use.
+	adopts := c.Context != ContextReread && (m.is(flagUnversioned) || t.hasNoTime(m.version) && c.Time >= m.seen && !t.sentByLivePeer(m))
 	if m.live() && !adopts && t.equalSignificant(s, c.Value) && !t.refreshes(c, s) {
 		// The value may be older than the record's last change or than syncd's last write.
 		if c.Context == ContextReread && (m.is(flagEvicted) || !t.equalCarried(s, c.Value)) && t.predatesWrite(c, s) {

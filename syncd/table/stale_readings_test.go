@@ -69,7 +69,7 @@ func TestReadingFromBeforeAChange(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := newRig(t)
-			r.local(Accepted, 1, "update k v packet 0")
+			r.local(Accepted, 1000, "update k v packet 0")
 			before := r.read(second)
 			change(r)
 			want := r.state("k")
@@ -84,7 +84,7 @@ func TestReadingFromBeforeAChange(t *testing.T) {
 // the key, and it counts as evicted.
 func TestReadingFromBeforeAnEviction(t *testing.T) {
 	r := newRig(t)
-	r.local(Accepted, 1, "update k v packet 0")
+	r.local(Accepted, 1000, "update k v packet 0")
 	before := r.read(second)
 	r.local(Ignored, second, "evict k - packet 0")
 	before.scanned(Stale, "k", "v")
@@ -98,7 +98,7 @@ func TestReadingFromBeforeAnEviction(t *testing.T) {
 // counts as evicted until then.
 func TestReadingFromBeforeAnUnseenEviction(t *testing.T) {
 	r := newRig(t, func(o *Options) { o.LRU = true })
-	r.local(Accepted, 1, "update k v packet 0")
+	r.local(Accepted, 1000, "update k v packet 0")
 	scan := r.read(second)
 	r.read(second+20*timestampMargin).found(Ignored, "k", "-")
 	scan.scanned(Stale, "k", "v")

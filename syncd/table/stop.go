@@ -119,8 +119,8 @@ const maxFound = 1 << 20
 // another value that a later start has found.
 func isFound(v Version) bool { return v >= RestoredVersions && v < RestoredVersions+maxFound }
 
-// hasNoTime reports whether a version is below those of all changes: that of an unversioned, adopted or restored record.
-func (t *Table) hasNoTime(v Version) bool { return v < t.opt.AdoptVersion+maxFound }
+// hasNoTime reports whether a version is that of an adopted or restored record.
+func (t *Table) hasNoTime(v Version) bool { return v <= t.opt.AdoptVersion || isFound(v) }
 
 // restoredVersion returns the version with which a record is restored. It is not below RestoredVersions if the record
 // cannot be restored.
