@@ -224,6 +224,8 @@ func (m *Model) dropped(n *Node, key int) {
 	k.contested = k.contested || k.deletedBy == n.ID+1
 	if k.home == n.ID {
 		k.unreported = true
+		// The absence of an entry that the daemon has yet to write into a new map proves nothing.
+		k.mayRevert = k.mayRevert || k.gone && n.Daemon.unwritten(key)
 		// The key may have been evicted before, and may still count as evicted. A delete without an event counts
 		// as an eviction.
 		if n.lru {
