@@ -44,6 +44,18 @@ func TestNewEntriesHideNoClearWhileStopped(t *testing.T) {
 	}
 }
 
+// TestAbsentEntriesAfterOlderDeletes: a peer that was cut off has sent former deletes of entries that were created again before the
+// load balancer cleared its map. These entries belong to the clear, too.
+func TestAbsentEntriesAfterOlderDeletes(t *testing.T) {
+	r := absentRig(t, 200, func(r clearRig) {
+		for i := range 100 {
+			r.remote(Accepted, startTime-second, older, Version(startTime-second), fmt.Sprint("k", i), "-")
+		}
+	})
+	r.decideAbsent(startTime + 2*second)
+	r.wantLive(200, 200, 1)
+}
+
 // TestEntriesFromBeforeTheStopAreLeft: a collector has deleted entries while syncd was stopped. The others count as left: peers
 // have records of them, although the load balancer may have changed them while syncd was stopped or after the start.
 func TestEntriesFromBeforeTheStopAreLeft(t *testing.T) {

@@ -38,6 +38,40 @@ func TestRecordAfterTheReturn(t *testing.T) {
 	r.want("later", "- v12 a100")
 }
 
+// TestRecordAfterAnOlderDelete: a peer that was cut off has sent the former delete of an entry that was created again and handed
+// over since. The absence of the entry is still no delete when another peer sends the record, also after the end of the drain. The
+// same holds for the delete of an entry whose record has yet to arrive.
+func TestRecordAfterAnOlderDelete(t *testing.T) {
+	for name, c := range map[string]struct {
+		ended, clears bool
+		want          string
+	}{
+		"drained":     {want: "v v10 a90"},
+		"ended":       {ended: true, want: "v v10 a90 dirty"},
+		"ended, held": {ended: true, clears: true, want: "v v10 a90 dirty"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t, sameMap, func(o *Options) { o.HoldClears = c.clears })
+			r.load(Accepted, "loaded", "v")
+			r.tab.Update(func(tx *Tx) { tx.SetHandover(self.Node, Handover{Incarnation: older.Incarnation, Version: 10}) })
+			r.remote(Accepted, 1*second, older, 5, "k", "-")
+			r.local(Accepted, 1*second, "delete loaded - syscall 0")
+			if c.ended {
+				r.tab.Update(func(tx *Tx) { tx.EndHandover(2 * second) })
+			}
+			for _, key := range []string{"k", "loaded"} {
+				r.remote(Accepted, 3*second, older, 10, key, "v")
+				r.want(key, c.want)
+			}
+			r.remote(Accepted, 3*second, older, 5, "later", "-")
+			r.remote(Accepted, 3*second, older, 11, "later", "v")
+			if later := r.state("later"); !c.clears && later != "- v12 a100" {
+				t.Errorf("record that was not handed over: got %q, want a delete", later)
+			}
+		})
+	}
+}
+
 // TestNewerRecordAfterAHandover: a peer that was cut off during the drain has a newer record of an earlier incarnation. The entry,
 // which the load balancer of the drained node has deleted since, stays handed over.
 func TestNewerRecordAfterAHandover(t *testing.T) {

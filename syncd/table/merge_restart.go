@@ -20,6 +20,9 @@ func (t *Table) mergeOwn(d *Delta, h, s uint32, now int64, opt RemoteOptions) (o
 	if s != 0 && t.ownerLacks(d, s, opt) {
 		return t.takeBack(d, s, now), true
 	}
+	if s != 0 && t.foundAbsent(t.meta(s)) && t.mayBeCleared(d) {
+		return 0, false
+	}
 	if s != 0 && t.isNewer(d, t.meta(s)) || s == 0 && t.provesAbsence(d) {
 		if o, done := t.holdAbsent(d, h, s, now); done {
 			return o, true
@@ -45,7 +48,7 @@ func (t *Table) mergeOwn(d *Delta, h, s uint32, now int64, opt RemoteOptions) (o
 	}
 	m := t.meta(s)
 	// A drained node does not replicate that its map lacks the entry.
-	if !current && !d.Delete && m.is(flagUnversioned) && !m.live() && t.deltaHandedOver(d) {
+	if !current && !d.Delete && t.foundAbsent(m) && t.deltaHandedOver(d) {
 		t.mergeEvictedOwn(s, d, now)
 		return Accepted, true
 	}
@@ -112,11 +115,19 @@ func (t *Table) hasLocalContent(key []byte, m *meta) bool {
 // entry of a key. Only then is the content of the map at start evidence for that key.
 func (t *Table) sameMap(key []byte) bool { return t.opt.SameMap && !t.unheld.has(key) }
 
-// provesAbsence reports whether the absence of a key without a record is evidence against a record of an earlier incarnation. If
-// the record was handed over, and this incarnation has ended the handover before the record arrived, the load balancer may have
-// cleared the map meanwhile.
-func (t *Table) provesAbsence(d *Delta) bool {
-	return t.sameMap(d.Key) && (d.Delete || d.Version > t.owners.returned.covered(t.owners.list[d.Owner].Incarnation))
+// provesAbsence reports whether the absence of a key without a record is evidence against a record of an earlier incarnation.
+func (t *Table) provesAbsence(d *Delta) bool { return t.sameMap(d.Key) && !t.mayBeCleared(d) }
+
+// mayBeCleared reports whether a record was handed over, and this incarnation has ended the handover before the record arrived.
+// The load balancer may have cleared the map meanwhile.
+func (t *Table) mayBeCleared(d *Delta) bool {
+	return !d.Delete && d.Version <= t.owners.returned.covered(t.owners.list[d.Owner].Incarnation)
+}
+
+// foundAbsent reports whether a tombstone has an entry that the local map lacks, and no change in this incarnation has deleted it:
+// the record is unversioned, or a peer has sent the tombstone as one of an earlier incarnation.
+func (t *Table) foundAbsent(m *meta) bool {
+	return !m.live() && (m.is(flagUnversioned) || m.owner != selfID && t.ours(m.owner))
 }
 
 // mergeAbsentOwn enters a record of this node whose key has no local record.
