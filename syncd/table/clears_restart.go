@@ -25,7 +25,7 @@ func (t *Table) holdAbsent(d *Delta, h, s uint32, now int64) (o Outcome, done bo
 		if s = t.create(h, d.Key); s == 0 {
 			return Refused, true
 		}
-	case t.meta(s).live() && !t.meta(s).is(flagHeld), !t.meta(s).live() && !t.foundAbsent(t.meta(s)):
+	case t.meta(s).live() && !t.meta(s).is(flagHeld), !t.meta(s).live() && !t.foundAbsent(s):
 		return 0, false
 	}
 	m := t.meta(s)

@@ -54,6 +54,11 @@ func TestAbsentEntriesAfterOlderDeletes(t *testing.T) {
 	})
 	r.decideAbsent(startTime + 2*second)
 	r.wantLive(200, 200, 1)
+	// A new map is refilled.
+	fresh := newRig(t, holdClears)
+	fresh.remote(Accepted, startTime, older, Version(startTime-second), "k", "-")
+	fresh.remote(Accepted, startTime, older, Version(startTime), "k", "v")
+	fresh.want("k", fmt.Sprintf("v v%d a90 dirty", startTime))
 }
 
 // TestEntriesFromBeforeTheStopAreLeft: a collector has deleted entries while syncd was stopped. The others count as left: peers

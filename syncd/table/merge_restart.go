@@ -20,7 +20,7 @@ func (t *Table) mergeOwn(d *Delta, h, s uint32, now int64, opt RemoteOptions) (o
 	if s != 0 && t.ownerLacks(d, s, opt) {
 		return t.takeBack(d, s, now), true
 	}
-	if s != 0 && t.foundAbsent(t.meta(s)) && t.mayBeCleared(d) {
+	if s != 0 && t.foundAbsent(s) && t.mayBeCleared(d) {
 		return 0, false
 	}
 	if s != 0 && t.isNewer(d, t.meta(s)) || s == 0 && t.provesAbsence(d) {
@@ -48,7 +48,7 @@ func (t *Table) mergeOwn(d *Delta, h, s uint32, now int64, opt RemoteOptions) (o
 	}
 	m := t.meta(s)
 	// A drained node does not replicate that its map lacks the entry.
-	if !current && !d.Delete && t.foundAbsent(m) && t.deltaHandedOver(d) {
+	if !current && !d.Delete && t.foundAbsent(s) && t.deltaHandedOver(d) {
 		t.mergeEvictedOwn(s, d, now)
 		return Accepted, true
 	}
@@ -124,10 +124,11 @@ func (t *Table) mayBeCleared(d *Delta) bool {
 	return !d.Delete && d.Version <= t.owners.returned.covered(t.owners.list[d.Owner].Incarnation)
 }
 
-// foundAbsent reports whether a tombstone has an entry that the local map lacks, and no change in this incarnation has deleted it:
-// the record is unversioned, or a peer has sent the tombstone as one of an earlier incarnation.
-func (t *Table) foundAbsent(m *meta) bool {
-	return !m.live() && (m.is(flagUnversioned) || m.owner != selfID && t.ours(m.owner))
+// foundAbsent reports whether the record in a slot is a tombstone whose key the map has lacked since the start, or that was deleted
+// from it while the record was unversioned. A peer may have sent the tombstone as one of an earlier incarnation.
+func (t *Table) foundAbsent(s uint32) bool {
+	m := t.meta(s)
+	return !m.live() && (m.is(flagUnversioned) || m.owner != selfID && t.ours(m.owner) && t.sameMap(t.key(s)))
 }
 
 // mergeAbsentOwn enters a record of this node whose key has no local record.
