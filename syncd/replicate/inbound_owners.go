@@ -34,7 +34,7 @@ type inboundOwners struct {
 	// token is the token of the last OwnersSent; 0: none since position 0. After a resume, the peer
 	// sends only the requested records that it had not sent under this token.
 	token uint64
-	// rejectedUnrequested reports that records were rejected since the last request because the
+	// rejectedUnrequested reports that records were rejected since the last request with the resend flag because the
 	// permit does not cover them. Membership at this node and at the peer changes at different
 	// times, so such records may have been sent too early.
 	rejectedUnrequested bool
@@ -95,6 +95,10 @@ func (q *inboundOwners) endSendAll() {
 // afterwards.
 func (in *inboundMap) setRequest(wanted *permit, departures uint64, now time.Time) {
 	q := &in.owners
+	// Records that were rejected as those of another live node may be orphaned now, or requested.
+	if q.rejectedUnrequested && (departures != q.departures || !isSubset(wanted.nodes, q.requested.nodes)) {
+		q.resend, q.rejectedUnrequested = true, false
+	}
 	// The fallback flag is not part of the message, so it needs no new request.
 	same := wanted.orphaned == q.requested.orphaned && slices.Equal(wanted.nodes, q.requested.nodes)
 	// A departure changes a request for orphaned records: the peer has to send more of them.
@@ -105,9 +109,6 @@ func (in *inboundMap) setRequest(wanted *permit, departures uint64, now time.Tim
 		}
 		return
 	}
-	// Records that were rejected as those of another live node may be orphaned now, or requested.
-	q.resend = q.resend || q.rejectedUnrequested && (departures != q.departures || !isSubset(wanted.nodes, q.requested.nodes))
-	q.rejectedUnrequested = false
 	q.permit, q.requested, q.departures = q.permit.succeededBy(wanted), wanted, departures
 	q.serial++
 	q.lastProgress = now

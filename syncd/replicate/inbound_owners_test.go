@@ -86,8 +86,8 @@ func TestRequestsAreMadeWhenTheyChange(t *testing.T) {
 	want("a live node", true, of(true, true, "c"), 4)
 	q.rejectedUnrequested = true
 	want("fewer owners", true, of(false, false), 4)
-	if q.resend {
-		t.Error("request without a departure: got resend, want none")
+	if q.resend || !q.rejectedUnrequested {
+		t.Errorf("request without a departure: got resend %t, rejected records stored: %t, want none and stored", q.resend, q.rejectedUnrequested)
 	}
 	if p := q.permit; !p.orphaned || p.requests("c") {
 		t.Errorf("permit before the answer: got %+v, want orphaned records and not node c", p)
@@ -109,6 +109,26 @@ func TestRequestsAreMadeWhenTheyChange(t *testing.T) {
 	if p := q.permit; p.orphaned || p.requests("c") || q.confirmedSerial != q.serial || q.token != 7 {
 		t.Errorf("permit after the answer: got %+v, token %d, want neither orphaned records nor node c, token 7, and serial %d confirmed",
 			p, q.token, q.serial)
+	}
+}
+
+// TestRejectedRecordsAreRequestedLater: records are rejected, and their owner leaves while this node requests no orphaned records
+// of the peer. The next request asks for all of them again: the peer may have received no request between the two.
+func TestRejectedRecordsAreRequestedLater(t *testing.T) {
+	x := newInboundFixture(t)
+	q := &x.in.owners
+	ask := func(orphaned bool, departures uint64) *mapsyncv1.OwnerRequest {
+		x.in.setRequest(&permit{peer: "x", orphaned: orphaned}, departures, time.Unix(100, 0))
+		return x.in.ownerRequestMessage()
+	}
+	ask(true, 1)
+	q.rejectedUnrequested = true
+	if ask(false, 1).GetResend() {
+		t.Error("request without a departure: got resend, want none")
+	}
+	x.in.setRequest(&permit{peer: "x"}, 2, time.Unix(100, 0))
+	if !ask(true, 2).GetResend() {
+		t.Error("request after the owner has left: got none again, want all")
 	}
 }
 

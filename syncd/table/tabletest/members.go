@@ -115,9 +115,11 @@ func (d *Daemon) assign() {
 			continue
 		}
 		wanted := d.fallbackSender == d.n.ID || d.fallbackSender == l.peer
+		if l.dropped && l.departures != d.view.departures {
+			l.again, l.dropped = true, false
+		}
 		if wanted != l.wanted || (wanted && l.departures != d.view.departures) {
-			l.again = l.again || l.dropped && l.departures != d.view.departures
-			l.wanted, l.dropped = wanted, false
+			l.wanted = wanted
 			l.serial++
 		}
 		l.departures = d.view.departures
