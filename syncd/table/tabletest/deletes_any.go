@@ -19,9 +19,10 @@ func (m *Model) deletedElsewhere(n *Node, key int, reported bool) {
 	case n.opt.Refresh > 0:
 		// The home may refresh the key before it receives the delete, which counts as a later write.
 		k.contested = true
-	case k.gone, k.unreported, home.Daemon.awaits(key) > 0, !m.holdsLast(n, key), !m.holdsLast(home, key):
+	case k.gone, k.unreported, home.Daemon.awaits(key) > 0, !m.holdsLast(n, key), !m.holdsLast(home, key),
+		n.Daemon.Content(key).version != home.Daemon.Content(key).version:
 		// The last write may be on its way, or a write of the daemon, and may come later. So may a scan that
-		// finds a change of volatile bytes at the home.
+		// finds a change of volatile bytes at the home. Of two records of the home, a reread may find the first.
 		k.contested = true
 	default:
 		m.numbers++
