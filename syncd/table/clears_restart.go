@@ -16,17 +16,11 @@ func (t *Table) holdAbsent(d *Delta, h, s uint32, now int64) (o Outcome, done bo
 	if !t.opt.HoldClears || d.Delete || d.Expired || d.Owner == selfID || t.opt.LRU && !t.opt.EvictionDeletes || t.deltaHandedOver(d) {
 		return 0, false
 	}
-	switch {
-	case s == 0:
-		if !t.admits(d.Owner, now) {
-			t.stats.Rejected++
-			return Refused, true // a tombstone would delete the entry on all nodes, without a decision
-		}
-		if s = t.create(h, d.Key); s == 0 {
-			return Refused, true
-		}
-	case t.meta(s).live() && !t.meta(s).is(flagHeld), !t.meta(s).live() && !t.foundAbsent(s):
+	if s != 0 && !t.foundAbsent(s) && (!t.meta(s).live() || !t.meta(s).is(flagHeld)) {
 		return 0, false
+	}
+	if s = t.slotOfAbsent(d, h, s, now); s == 0 {
+		return Refused, true // a tombstone would delete the entry on all nodes, without a decision
 	}
 	m := t.meta(s)
 	late := m.flags & flagLateWrite

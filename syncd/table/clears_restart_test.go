@@ -54,11 +54,29 @@ func TestAbsentEntriesAfterOlderDeletes(t *testing.T) {
 	})
 	r.decideAbsent(startTime + 2*second)
 	r.wantLive(200, 200, 1)
-	// A new map is refilled.
-	fresh := newRig(t, holdClears)
-	fresh.remote(Accepted, startTime, older, Version(startTime-second), "k", "-")
-	fresh.remote(Accepted, startTime, older, Version(startTime), "k", "v")
-	fresh.want("k", fmt.Sprintf("v v%d a90 dirty", startTime))
+}
+
+// TestOlderDeleteInANewMap: a former delete arrives before the record, or in between. A new map is refilled, and so is a key that
+// the map has never held.
+func TestOlderDeleteInANewMap(t *testing.T) {
+	for _, unheld := range []bool{false, true} {
+		r := clearRig{newRig(t, holdClears, func(o *Options) { o.SameMap = unheld })}
+		if unheld {
+			r.tab.Update(func(tx *Tx) { tx.t.addUnheld(pad("k", keySize), 20) })
+		}
+		r.remote(Accepted, startTime, older, Version(startTime-second), "k", "-")
+		r.remote(Accepted, startTime, older, Version(startTime), "k", "v")
+		r.decideAbsent(startTime + 2*second)
+		r.want("k", fmt.Sprintf("v v%d a90 dirty", startTime))
+	}
+	r := newRig(t, holdClears)
+	r.remote(Accepted, startTime, older, Version(startTime), "k", "v")
+	r.write()
+	r.remote(Accepted, startTime, older, Version(startTime+1), "k", "-")
+	r.remote(Accepted, startTime, older, Version(startTime+2), "k", "w")
+	if keys := r.write(); keys != "k" {
+		t.Errorf("written: got %q, want k", keys)
+	}
 }
 
 // TestEntriesFromBeforeTheStopAreLeft: a collector has deleted entries while syncd was stopped. The others count as left: peers

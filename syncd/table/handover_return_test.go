@@ -83,3 +83,72 @@ func TestNewerRecordAfterAHandover(t *testing.T) {
 	r.local(Unchanged, 4*second, "delete k - reread 0")
 	r.want("k", "v v9000000001 a90")
 }
+
+// TestSameValueAfterAHandover: a write of the same value takes no record out of the handover, also if the record was adopted.
+func TestSameValueAfterAHandover(t *testing.T) {
+	r := newRig(t)
+	r.load(Accepted, "k", "v")
+	r.adopt()
+	r.tab.Update(func(tx *Tx) { tx.AdvanceClock(10 * second) })
+	r.beginHandover()
+	r.local(Unchanged, 11*second, "update k v packet 0")
+	r.local(Ignored, 12*second, "delete k - syscall 0")
+}
+
+// TestOwnRecordAfterAnOlderDelete: a record of this incarnation, which has deleted it after the end of a drain, does not come back.
+func TestOwnRecordAfterAnOlderDelete(t *testing.T) {
+	r := newRig(t, sameMap, shortLived)
+	r.local(Accepted, 1*second, "update k v packet 0")
+	r.beginHandover()
+	r.tab.Update(func(tx *Tx) { tx.EndHandover(2 * second) })
+	r.local(Accepted, 3*second, "delete k - packet 0")
+	r.expire(60*second, 9)
+	r.remote(Accepted, 61*second, older, 50, "k", "-")
+	r.remote(Accepted, 61*second, self, Version(second), "k", "v")
+	r.want("k", "- v1000000001 a100")
+}
+
+// TestDeleteBeforeAHandedOverRecord: a hook reports the delete of an entry before the record that was handed over arrives. It counts if
+// the data plane has made it, also if a former delete arrives first.
+func TestDeleteBeforeAHandedOverRecord(t *testing.T) {
+	const kept, deleted = "v v10 a90", "- v11 a100"
+	for name, c := range map[string]struct {
+		context       string
+		former, ended bool
+		late          bool // the event arrives after the former delete
+		want          string
+	}{
+		"packet":                          {context: "packet", want: deleted},
+		"packet, former delete":           {context: "packet", former: true, want: deleted},
+		"packet after the former delete":  {context: "packet", former: true, late: true, want: deleted},
+		"packet, drain ended":             {context: "packet", former: true, ended: true, want: deleted},
+		"bpf(2)":                          {context: "syscall", want: kept},
+		"bpf(2), former delete":           {context: "syscall", former: true, want: kept},
+		"bpf(2) after the former delete":  {context: "syscall", former: true, late: true, want: kept},
+		"bpf(2), former delete, returned": {context: "syscall", former: true, ended: true, want: kept + " dirty"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t, sameMap)
+			r.tab.Update(func(tx *Tx) {
+				tx.SetHandover(self.Node, Handover{Incarnation: older.Incarnation, Version: 10})
+				tx.BeginLoad()
+			})
+			event := func() { r.local(Unchanged, 1*second, "delete k - "+c.context+" 0") }
+			if !c.late {
+				event()
+			}
+			r.tab.Update(func(tx *Tx) { tx.EndLoad() })
+			if c.former {
+				r.remote(Accepted, 2*second, older, 5, "k", "-")
+			}
+			if c.late {
+				event()
+			}
+			if c.ended {
+				r.tab.Update(func(tx *Tx) { tx.EndHandover(2 * second) })
+			}
+			r.remote(Accepted, 3*second, older, 10, "k", "v")
+			r.want("k", c.want)
+		})
+	}
+}

@@ -310,3 +310,20 @@ func TestNewMapWithOwnRecords(t *testing.T) {
 		t.Errorf("written: got %q, want only the record that the map lacks", got)
 	}
 }
+
+// TestReadOfANewMapIsNoWrite: the entry of an adopted record in a new map may be a copy. The record does not get the time of the read.
+func TestReadOfANewMapIsNoWrite(t *testing.T) {
+	r := newRig(t)
+	r.load(Accepted, "k", "v")
+	r.adopt()
+	r.tab.Update(func(tx *Tx) { tx.Refill() })
+	r.writer = r.tab.NewCursor(0)
+	r.tab.Update(func(tx *Tx) {
+		var read Reading
+		tx.BeginReading(&read)
+		tx.LoadNewMap(&Change{Key: pad("k", keySize), Value: pad("v", valueSize), Time: 5 * second, Read: &read}, true)
+		tx.EndReading(&read)
+	})
+	r.want("k", "v v2 a100")
+	r.remote(Accepted, 6*second, other, 1000, "k", "w")
+}

@@ -105,9 +105,9 @@ func (t *Table) localUpdate(c *Change, h, s uint32) Outcome {
 		t.moveTail(s)
 		return Stale
 	}
-	// A write of the same value adopts an unversioned record, because the data plane uses the key now. An adopted or restored
-	// record gets the time of the write. A reread does not show such a use.
-	adopts := c.Context != ContextReread && (m.is(flagUnversioned) || t.hasNoTime(m.version) && c.Time >= m.seen && !t.sentByLivePeer(m))
+	// A write of the same value adopts an unversioned record, because the data plane uses the key now. A reread does not show
+	// such a use.
+	adopts := c.Context != ContextReread && (m.is(flagUnversioned) || t.datesRecord(c, m))
 	if m.live() && !adopts && t.equalSignificant(s, c.Value) && !t.refreshes(c, s) {
 		// The value may be older than the record's last change or than syncd's last write.
 		if c.Context == ContextReread && (m.is(flagEvicted) || !t.equalCarried(s, c.Value)) && t.predatesWrite(c, s) {
@@ -135,6 +135,12 @@ func (t *Table) localUpdate(c *Change, h, s uint32) Outcome {
 		t.settleCreated(c, h, s)
 	}
 	return outcome
+}
+
+// datesRecord reports whether an event of a write of the same value gives an adopted or restored record the time of the write. The
+// record of a live peer, or one that this node has handed over, keeps its version.
+func (t *Table) datesRecord(c *Change, m *meta) bool {
+	return t.hasNoTime(m.version) && c.Read == nil && c.Time >= m.seen && !t.sentByLivePeer(m) && !t.keptWhileDrained(m)
 }
 
 // settleCreated requests rereads of a key that a change has created.

@@ -6,7 +6,7 @@ func (t *Table) localDelete(c *Change, h, s uint32) Outcome {
 	if s == 0 {
 		t.noteAbsent(h, c.Time, c.CPU, c.Context < ContextSyscall)
 		if c.Context != ContextReread {
-			t.replaced.note(c.Key, nil, false)
+			t.noteDeleted(c.Key, c.Context < ContextSyscall)
 		}
 		if t.loading != nil {
 			t.loading.noteDelete(c)
@@ -35,6 +35,9 @@ func (t *Table) localDelete(c *Change, h, s uint32) Outcome {
 		m.noteEvidence(c)
 		if c.Context < ContextSyscall {
 			t.earlyDeletes.note(h, c.Time, c.CPU, true) // the create may arrive later
+			if t.foundAbsent(s) {
+				t.noteDeleted(c.Key, true)
+			}
 		}
 		return Unchanged
 	}

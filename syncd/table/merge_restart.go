@@ -20,7 +20,7 @@ func (t *Table) mergeOwn(d *Delta, h, s uint32, now int64, opt RemoteOptions) (o
 	if s != 0 && t.ownerLacks(d, s, opt) {
 		return t.takeBack(d, s, now), true
 	}
-	if s != 0 && t.foundAbsent(s) && t.mayBeCleared(d) {
+	if s != 0 && !current && t.foundAbsent(s) && t.mayBeCleared(d) && !t.replaced.deleted(d.Key) {
 		return 0, false
 	}
 	if s != 0 && t.isNewer(d, t.meta(s)) || s == 0 && t.provesAbsence(d) {
@@ -48,7 +48,10 @@ func (t *Table) mergeOwn(d *Delta, h, s uint32, now int64, opt RemoteOptions) (o
 	}
 	m := t.meta(s)
 	// A drained node does not replicate that its map lacks the entry.
-	if !current && !d.Delete && t.foundAbsent(s) && t.deltaHandedOver(d) {
+	if !current && !d.Delete && t.foundAbsent(s) && t.deltaHandedOver(d) && !t.replaced.deleted(d.Key) {
+		if s = t.slotOfAbsent(d, h, s, now); s == 0 {
+			return Refused, true
+		}
 		t.mergeEvictedOwn(s, d, now)
 		return Accepted, true
 	}
@@ -128,7 +131,20 @@ func (t *Table) mayBeCleared(d *Delta) bool {
 // from it while the record was unversioned. A peer may have sent the tombstone as one of an earlier incarnation.
 func (t *Table) foundAbsent(s uint32) bool {
 	m := t.meta(s)
-	return !m.live() && (m.is(flagUnversioned) || m.owner != selfID && t.ours(m.owner) && t.sameMap(t.key(s)))
+	return !m.live() && (m.is(flagUnversioned) || m.owner != selfID && t.hasLocalContent(t.key(s), m))
+}
+
+// slotOfAbsent returns the slot for a live record of an earlier incarnation without an entry. s is the slot of the key, 0 if it has no
+// record. The slot is 0 if the table does not admit the record.
+func (t *Table) slotOfAbsent(d *Delta, h, s uint32, now int64) uint32 {
+	if !t.admitsOver(d.Owner, s, now) {
+		t.stats.Rejected++
+		return 0
+	}
+	if s != 0 && !t.meta(s).is(flagFree) {
+		return s
+	}
+	return t.create(h, d.Key) // admitsOver may have forgotten the tombstone
 }
 
 // mergeAbsentOwn enters a record of this node whose key has no local record.

@@ -264,7 +264,7 @@ var oldRuleList = []oldRule{
 	{
 		name: "an event of an early delete is forgotten",
 		file: "merge_local_delete.go",
-		old:  "			t.replaced.note(c.Key, nil, false)\n",
+		old:  "			t.noteDeleted(c.Key, c.Context < ContextSyscall)\n",
 		new:  "",
 		test: "TestDeleteBeforeRecordOfNewMap", // a simulation seldom deletes an entry during the load that a peer has from an earlier incarnation
 	},

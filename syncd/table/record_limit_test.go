@@ -182,3 +182,27 @@ func TestAbsentRecordsOfThisNodeAreBounded(t *testing.T) {
 	r.remote(Accepted, 2*second, self, 1000, "m", "v")
 	r.wantExpired("m", false)
 }
+
+// TestRecordsAfterOlderDeletesAreAdmitted: a member that sends a delete and then a record of an earlier incarnation of this node for
+// many keys does not exceed the limit, although the kernel map lacks the entries.
+func TestRecordsAfterOlderDeletesAreAdmitted(t *testing.T) {
+	for _, drained := range []bool{false, true} {
+		r := newRig(t, sameMap, holdClears, func(o *Options) { o.MaxEntries, o.MaxLive = 10, 20 })
+		r.tab.Update(func(tx *Tx) {
+			tx.SetMembers([]string{"b"}, nil)
+			if drained {
+				tx.SetHandover(self.Node, Handover{Incarnation: older.Incarnation, Version: 1 << 61})
+			}
+		})
+		for i := range 200 {
+			key := pad(fmt.Sprint("k", i), keySize)
+			r.remote(Accepted, startTime, older, 5, text(key), "-")
+			r.tab.Update(func(tx *Tx) {
+				tx.Remote(&Delta{Key: key, Value: pad("v", valueSize), Version: 10, Owner: tx.Intern(older)}, startTime, RemoteOptions{})
+			})
+		}
+		if n := r.tab.Stats().Live; n > 20 {
+			t.Errorf("drained %t: got %d live records, want at most 20", drained, n)
+		}
+	}
+}

@@ -71,6 +71,14 @@ func (r *replacedLoads) forget(key []byte) {
 	}
 }
 
+// noteDeleted notes that an event reports the delete of a key without a record, by the data plane or by bpf(2). On a drained node, a
+// delete by bpf(2) shows no intention.
+func (t *Table) noteDeleted(key []byte, packet bool) {
+	if packet || !t.drained() {
+		t.replaced.note(key, nil, false)
+	}
+}
+
 // noteReplacedLoad notes the local content of a key before a newer record of another node replaces it. It reports
 // whether that record has the same content and keeps flagLoaded: a copy is not needed then.
 func (t *Table) noteReplacedLoad(d *Delta, s uint32) (same bool) {
@@ -79,7 +87,7 @@ func (t *Table) noteReplacedLoad(d *Delta, s uint32) (same bool) {
 		return false
 	}
 	if !m.live() {
-		t.replaced.note(d.Key, nil, false)
+		t.noteDeleted(d.Key, !m.is(flagUnversioned))
 		return false
 	}
 	if m.is(flagLoaded) && !d.Delete && t.equalSignificant(s, d.Value) {
