@@ -68,12 +68,12 @@ func (r *Replicator) ackSnapshot(now time.Time) *ackSnapshot {
 
 // position returns the position of a map that all live peers and all observers have reached. It
 // returns 0 while a node is absent that may return within the lifetime of a tombstone, while a
-// live peer is not served, and while this node lacks records that it has filtered. A peer that has been
-// connected for subscribeGrace without a subscription to the map does not count.
+// live peer is not served, while this node lacks records that it has filtered, and while it cannot send a delete. A peer that
+// has been connected for subscribeGrace without a subscription to the map does not count.
 func (v *ackSnapshot) position(m *localMap) uint64 {
 	ttl := m.table.TombstoneTTL()
 	lacks := func(s *inboundStream) bool { return s.lacksFiltered(m, v.now, ttl) }
-	if v.membershipSince.IsZero() || v.hasAbsentNodes(ttl) || slices.ContainsFunc(v.inbound, lacks) {
+	if v.membershipSince.IsZero() || v.hasAbsentNodes(ttl) || m.unsentDeletes.stored() || slices.ContainsFunc(v.inbound, lacks) {
 		return 0
 	}
 	least := uint64(math.MaxUint64)

@@ -284,7 +284,30 @@ func (m *localMap) unsentDigests(tx *table.Tx) (out unsentDigests, count int) {
 			bucket int
 		}{node, g, bucket})
 	}
+	m.resolveUnsentDeletes(tx)
 	return out, len(out) + m.unsent.overflow
+}
+
+// resolveUnsentDeletes removes the deletes that have become sendable, or that the table no longer has. The caller holds the table's
+// lock.
+func (m *localMap) resolveUnsentDeletes(tx *table.Tx) {
+	var rec table.Record
+	for key := range m.unsentDeletes.byKey {
+		k := []byte(key)
+		if !tx.Get(k, &rec) || !rec.Delete {
+			m.unsentDeletes.resolve(k)
+		} else if !m.unencodable(tx, k) {
+			m.unsentDeletes.resolve(k)
+			m.sendable = append(m.sendable, k)
+		}
+	}
+}
+
+// stored reports whether there is an entry besides those that are only counted. Any goroutine may call it.
+func (e *exceptions) stored() bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return len(e.byKey) > 0
 }
 
 // unencodable reports whether the record of a key cannot be sent. The caller holds the table's lock.

@@ -67,8 +67,11 @@ func (in *inboundMap) addException(w *wire.Delta, why error) {
 // noteUnsent stores a record that cannot be encoded. The caller holds the table's lock. It is
 // EncoderOptions.Unencodable of all encoders of the map.
 func (m *localMap) noteUnsent(tx *table.Tx, r *table.Record, why error) {
-	if !r.Delete { // peers were not sent the record, so they have nothing to delete
-		m.unsent.add(r.Key, r.Version, tx.Owner(r.Owner), why)
+	switch owner := tx.Owner(r.Owner); {
+	case !r.Delete:
+		m.unsent.add(r.Key, r.Version, owner, why)
+	case errors.Is(why, schema.ErrLink): // otherwise peers were never sent the record, so they have nothing to delete
+		m.unsentDeletes.add(r.Key, r.Version, owner, why)
 	}
 }
 

@@ -58,7 +58,10 @@ type localMap struct {
 	rolesView *view
 	// unsent are the records that cannot be encoded. It has its own lock.
 	unsent exceptions
-	// sendable are keys that have left unsent because their records can be sent now. The table's lock guards it.
+	// unsentDeletes are the deletes of keys whose interface is missing. Peers may have the records from the time before. While there
+	// is one, acknowledgements of peers do not count. It has its own lock.
+	unsentDeletes exceptions
+	// sendable are keys that have left unsent or unsentDeletes because their records can be sent now. The table's lock guards it.
 	sendable [][]byte
 	// overflowHead is the head of the table plus 1 when forgetUnheldOverflow found that all records had been received; 0: they are not. Only
 	// the goroutine of Run uses it.

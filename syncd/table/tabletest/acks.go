@@ -14,7 +14,7 @@ func (d *Daemon) acknowledge() {
 // It returns 0 if an absent node may still return in time. A node that this daemon has never seen does
 // not count.
 func (d *Daemon) acknowledged() uint64 {
-	if d.membersSetAt == 0 || d.state < stateReplicating {
+	if d.membersSetAt == 0 || d.state < stateReplicating || d.hasUnsentDeletes() {
 		return 0
 	}
 	least := d.head()
@@ -31,6 +31,19 @@ func (d *Daemon) acknowledged() uint64 {
 		}
 	}
 	return least
+}
+
+// hasUnsentDeletes reports whether this node has deletes that it cannot send.
+func (d *Daemon) hasUnsentDeletes() bool {
+	for key := range d.n.world.keys {
+		if d.unsentDeletes&(1<<(key%64)) == 0 {
+			continue
+		}
+		if c := d.Content(key); c.Dead {
+			return true
+		}
+	}
+	return false
 }
 
 // ackOf returns the position that an incarnation of a peer has acknowledged on its present stream.

@@ -52,8 +52,10 @@ type Daemon struct {
 	scanReading table.Reading // of the load or of the scan
 
 	// awaited has a bit for each key, modulo 64, of which the daemon has filtered a record.
-	awaited    uint64
-	afterClean bool // the last daemon of the map was stopped cleanly
+	awaited uint64
+	// unsentDeletes has a bit for each key, modulo 64, whose delete the daemon could not send. See hasUnsentDeletes.
+	unsentDeletes uint64
+	afterClean    bool // the last daemon of the map was stopped cleanly
 	// unfit has the records that the latest conversion has dropped, by key.
 	unfit map[int]Content
 	// superseded has the records that live peers have superseded, by key. Nil: none yet.

@@ -83,7 +83,9 @@ func (m *Model) LostMap(n *Node) {
 		}
 		var r table.Record
 		held := false
-		k.refilled = 0
+		if !n.holdsUnversioned(i, k.refilled) {
+			k.refilled = 0
+		}
 		if n.Daemon != nil && n.Daemon.wasOffered && n.Daemon.awaits(i) == 0 {
 			n.Daemon.tab.View(func(tx *table.Tx) { held = tx.Get(n.Daemon.key(i), &r) && !r.Delete })
 			if held == !k.gone && (!held || sameValue(n.Daemon.value(r.Value), k.last)) {
@@ -92,6 +94,16 @@ func (m *Model) LostMap(n *Node) {
 		}
 		k.mayRevert = true
 	}
+}
+
+// holdsUnversioned reports whether the table of a node has an unversioned record with the value of a write. It outlives a map of
+// another layout.
+func (n *Node) holdsUnversioned(key, number int) bool {
+	if n.Daemon == nil || !n.Daemon.wasOffered {
+		return false
+	}
+	c := n.Daemon.Content(key)
+	return c.Live() && c.version == 0 && c.Value.Number() == number
 }
 
 // Stopped records that a daemon ends. Records that its map does not hold at that time are lost with

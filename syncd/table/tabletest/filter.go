@@ -69,6 +69,7 @@ func (n *Node) endFilters() {
 	if n.Daemon == nil || n.Daemon.tab == nil {
 		return
 	}
+	n.Daemon.unsentDeletes = 0
 	n.Daemon.tab.Update(func(tx *table.Tx) {
 		head := tx.Head()
 		for key, f := range old {

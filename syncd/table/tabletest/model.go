@@ -272,7 +272,7 @@ func (m *Model) checkAdoption(d *Daemon, late bool) {
 		// So may one whose record was filtered. The absence from a map that has held the entry is a delete.
 		filtered := (d.awaited|d.n.unheldKeys)&(1<<(key%64)) != 0
 		held := d.inStateFile && (!filtered || len(d.n.stateUnheld.Hashes) == 0)
-		if c.version == 0 && !c.Live() && k.home == d.n.ID && k.gone &&
+		if !c.Live() && (c.version == 0 || c.Owner != d.self) && k.home == d.n.ID && k.gone &&
 			// A node that only knows the owner of its entry sends it later.
 			(m.world.named(key) || !held && (filtered || !d.receivedFromAll())) {
 			k.mayRevert = true

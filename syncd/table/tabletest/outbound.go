@@ -327,6 +327,7 @@ func (st *stream) add(batch *[]delta, r *table.Record, o table.Owner) {
 	unsent, known := st.from.n.unsent(x.key, x.dead)
 	if !known {
 		st.from.n.world.filtered = true
+		st.from.unsentDeletes |= 1 << (x.key % 64)
 		return
 	}
 	if x.undecided = r.Undecided && !unsent; x.undecided {
