@@ -40,6 +40,9 @@ type ackSnapshot struct {
 func (r *Replicator) acknowledge(now time.Time) {
 	v := r.ackSnapshot(now)
 	for _, m := range r.localMaps() {
+		if m.unsentDeletes.stored() {
+			m.resendSendable()
+		}
 		position := v.position(m)
 		m.table.View(func(tx *table.Tx) { tx.SetAcknowledged(position) })
 		v.forgetUnheldOverflow(m)
@@ -73,7 +76,7 @@ func (r *Replicator) ackSnapshot(now time.Time) *ackSnapshot {
 func (v *ackSnapshot) position(m *localMap) uint64 {
 	ttl := m.table.TombstoneTTL()
 	lacks := func(s *inboundStream) bool { return s.lacksFiltered(m, v.now, ttl) }
-	if v.membershipSince.IsZero() || v.hasAbsentNodes(ttl) || m.unsentDeletes.stored() || slices.ContainsFunc(v.inbound, lacks) {
+	if v.membershipSince.IsZero() || v.hasAbsentNodes(ttl) || slices.ContainsFunc(v.inbound, lacks) {
 		return 0
 	}
 	least := uint64(math.MaxUint64)
@@ -96,6 +99,9 @@ func (v *ackSnapshot) position(m *localMap) uint64 {
 		if !served[node] {
 			return 0
 		}
+	}
+	if m.unsentDeletes.stored() { // after the positions were read: a stream notes a delete before the peer acknowledges it
+		return 0
 	}
 	return least
 }

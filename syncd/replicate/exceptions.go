@@ -284,7 +284,6 @@ func (m *localMap) unsentDigests(tx *table.Tx) (out unsentDigests, count int) {
 			bucket int
 		}{node, g, bucket})
 	}
-	m.resolveUnsentDeletes(tx)
 	return out, len(out) + m.unsent.overflow
 }
 
@@ -298,7 +297,7 @@ func (m *localMap) resolveUnsentDeletes(tx *table.Tx) {
 			m.unsentDeletes.resolve(k)
 		} else if !m.unencodable(tx, k) {
 			m.unsentDeletes.resolve(k)
-			m.sendable = append(m.sendable, k)
+			tx.Resend(k)
 		}
 	}
 }

@@ -70,7 +70,7 @@ func (m *localMap) noteUnsent(tx *table.Tx, r *table.Record, why error) {
 	switch owner := tx.Owner(r.Owner); {
 	case !r.Delete:
 		m.unsent.add(r.Key, r.Version, owner, why)
-	case errors.Is(why, schema.ErrLink): // otherwise peers were never sent the record, so they have nothing to delete
+	case errors.Is(why, schema.ErrLink) && m.unsent.byKey[string(r.Key)] == nil: // otherwise peers were not sent the record, and have nothing to delete
 		m.unsentDeletes.add(r.Key, r.Version, owner, why)
 	}
 }

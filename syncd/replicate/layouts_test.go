@@ -192,33 +192,6 @@ func TestUnknownInterface(t *testing.T) {
 	poll.Within(t, deadline, "the entry is received once the interface exists", func() bool { return valueOf(b.tb, eth(2)) != nil })
 }
 
-// TestDeleteWithoutInterface has the interface of a key vanish before the delete of the entry. The delete is sent once the interface is
-// back, and its tombstone stays until then.
-func TestDeleteWithoutInterface(t *testing.T) {
-	there := &testInterfaces{names: []string{"eth0", "eth1"}}
-	a := typedNode(t, "a", schematest.InterfaceKey(), there)
-	b := typedNode(t, "b", schematest.InterfaceKey(), &testInterfaces{names: []string{"eth0", "eth1"}})
-	connectNodes(a, b)
-	key := []byte{2, 0, 0, 0}
-	putValue(t, a, key, []byte{1})
-	poll.Within(t, deadline, "the entry is received", func() bool { return valueOf(b.tb, key) != nil })
-	acknowledged := func() uint64 { return a.r.ackSnapshot(time.Now()).position(a.r.localMaps()["typed"]) }
-	poll.Within(t, deadline, "the entry is acknowledged", func() bool { return acknowledged() >= a.tb.Stats().Head })
-	there.set("eth0")
-	a.tb.Update(func(tx *table.Tx) { tx.Local(&table.Change{Key: key, Op: table.OpDelete, Time: time.Now().UnixNano()}) })
-	poll.Within(t, deadline, "the delete cannot be sent", func() bool { return a.r.localMaps()["typed"].unsentDeletes.stored() })
-	if p := acknowledged(); p != 0 {
-		t.Errorf("acknowledged position while a delete cannot be sent: got %d, want 0", p)
-	}
-	there.set("eth0", "eth1")
-	poll.Within(t, deadline, "the delete is received", func() bool {
-		var rec table.Record
-		b.tb.View(func(tx *table.Tx) { tx.Get(key, &rec) })
-		return rec.Delete && !rec.Inferred
-	})
-	poll.Within(t, deadline, "the delete is acknowledged", func() bool { return acknowledged() >= a.tb.Stats().Head })
-}
-
 // TestPaddingOfKeys checks that entries with padding in the key are not sent, and are counted and logged.
 func TestPaddingOfKeys(t *testing.T) {
 	var log syncedLog

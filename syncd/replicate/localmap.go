@@ -153,6 +153,7 @@ func (m *localMap) newEncoder(self table.Owner, opt wire.EncoderOptions) *wire.E
 // resendSendable sends the records again that can be sent now. The caller does not hold the table's lock.
 func (m *localMap) resendSendable() {
 	m.table.Update(func(tx *table.Tx) {
+		m.resolveUnsentDeletes(tx)
 		for _, key := range m.sendable {
 			tx.Resend(key)
 		}

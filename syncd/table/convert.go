@@ -98,7 +98,7 @@ func (w *conversion) finish() {
 	w.from.owners.keepIDs = false
 	w.to.owners.stopped = w.from.owners.stopped
 	w.to.tx.SetGone(w.from.owners.gone)
-	w.to.owners.returned = w.from.owners.returned
+	w.to.owners.returned, w.to.owners.returnedAt = w.from.owners.returned, w.from.owners.returnedAt
 	for node, h := range w.from.owners.handovers {
 		w.to.tx.SetHandover(node, h)
 	}

@@ -104,7 +104,7 @@ func (tx *Tx) EndHandover(now int64) (restored int) {
 		restored++
 	}
 	if h := tx.Handover(t.opt.Self.Node); h != (Handover{}) {
-		t.owners.returned = h
+		t.owners.returned, t.owners.returnedAt = h, now
 	}
 	tx.SetHandover(t.opt.Self.Node, Handover{})
 	return restored

@@ -126,6 +126,7 @@ func TestDeleteBeforeAHandedOverRecord(t *testing.T) {
 		"bpf(2), former delete":           {context: "syscall", former: true, want: kept},
 		"bpf(2) after the former delete":  {context: "syscall", former: true, late: true, want: kept},
 		"bpf(2), former delete, returned": {context: "syscall", former: true, ended: true, want: kept + " dirty"},
+		"bpf(2), returned":                {context: "syscall", ended: true, want: kept + " dirty"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := newRig(t, sameMap)
@@ -149,6 +150,45 @@ func TestDeleteBeforeAHandedOverRecord(t *testing.T) {
 			}
 			r.remote(Accepted, 3*second, older, 10, "k", "v")
 			r.want("k", c.want)
+		})
+	}
+}
+
+// TestDeleteAfterTheReturn: the control plane deletes an entry after the end of a drain, before the record that was handed over
+// arrives. It counts like any other delete.
+func TestDeleteAfterTheReturn(t *testing.T) {
+	for name, c := range map[string]struct {
+		loaded, former bool
+		context        string
+		change         func(*Options)
+	}{
+		"entry":                      {loaded: true, context: "syscall", change: sameMap},
+		"no record":                  {context: "syscall", change: sameMap},
+		"former delete":              {former: true, context: "syscall", change: sameMap},
+		"former delete, packet":      {former: true, context: "packet", change: func(o *Options) { sameMap(o); holdClears(o) }},
+		"new map, former delete":     {former: true, context: "syscall", change: func(*Options) {}},
+		"new map, delete by packets": {former: true, context: "packet", change: func(*Options) {}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t, c.change)
+			r.tab.Update(func(tx *Tx) { tx.BeginLoad() })
+			want := Unchanged
+			if c.loaded {
+				r.load(Accepted, "k", "v")
+				want = Accepted
+			}
+			r.tab.Update(func(tx *Tx) {
+				tx.SetHandover(self.Node, Handover{Incarnation: older.Incarnation, Version: 10})
+				tx.EndLoad()
+				tx.EndHandover(1 * second)
+			})
+			if c.former {
+				r.remote(Accepted, 2*second, older, 5, "k", "-")
+			}
+			r.local(want, 2*second, "delete k - "+c.context+" 0")
+			r.remote(Accepted, 3*second, older, 10, "k", "v")
+			r.write()
+			r.want("k", "- v11 a100")
 		})
 	}
 }

@@ -5,9 +5,7 @@ package table
 func (t *Table) localDelete(c *Change, h, s uint32) Outcome {
 	if s == 0 {
 		t.noteAbsent(h, c.Time, c.CPU, c.Context < ContextSyscall)
-		if c.Context != ContextReread {
-			t.noteDeleted(c.Key, c.Context < ContextSyscall)
-		}
+		t.noteDeleted(c)
 		if t.loading != nil {
 			t.loading.noteDelete(c)
 		}
@@ -35,9 +33,9 @@ func (t *Table) localDelete(c *Change, h, s uint32) Outcome {
 		m.noteEvidence(c)
 		if c.Context < ContextSyscall {
 			t.earlyDeletes.note(h, c.Time, c.CPU, true) // the create may arrive later
-			if t.foundAbsent(s) {
-				t.noteDeleted(c.Key, true)
-			}
+		}
+		if m.is(flagUnversioned) || m.owner != selfID && t.ours(m.owner) {
+			t.noteDeleted(c)
 		}
 		return Unchanged
 	}
@@ -76,5 +74,6 @@ func (t *Table) deleteUnversioned(c *Change, s uint32) Outcome {
 	m.noteEvidence(c)
 	t.clearDirty(s)
 	t.makeTombstone(s, c.Time)
+	t.noteDeleted(c)
 	return Accepted
 }

@@ -20,10 +20,11 @@ func (t *Table) mergeOwn(d *Delta, h, s uint32, now int64, opt RemoteOptions) (o
 	if s != 0 && t.ownerLacks(d, s, opt) {
 		return t.takeBack(d, s, now), true
 	}
-	if s != 0 && !current && t.foundAbsent(s) && t.mayBeCleared(d) && !t.replaced.deleted(d.Key) {
+	cleared := s != 0 && !current && t.foundAbsent(s) && t.mayBeCleared(d)
+	if cleared && !t.replaced.deleted(d.Key) {
 		return 0, false
 	}
-	if s != 0 && t.isNewer(d, t.meta(s)) || s == 0 && t.provesAbsence(d) {
+	if s != 0 && t.isNewer(d, t.meta(s)) && !cleared || s == 0 && t.provesAbsence(d) {
 		if o, done := t.holdAbsent(d, h, s, now); done {
 			return o, true
 		}

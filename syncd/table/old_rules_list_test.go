@@ -264,8 +264,8 @@ var oldRuleList = []oldRule{
 	{
 		name: "an event of an early delete is forgotten",
 		file: "merge_local_delete.go",
-		old:  "			t.noteDeleted(c.Key, c.Context < ContextSyscall)\n",
-		new:  "",
+		old:  "		t.noteDeleted(c)\n		if t.loading",
+		new:  "		if t.loading",
 		test: "TestDeleteBeforeRecordOfNewMap", // a simulation seldom deletes an entry during the load that a peer has from an earlier incarnation
 	},
 	{

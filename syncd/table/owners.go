@@ -29,8 +29,9 @@ type owners struct {
 	stopped map[string]bool
 	// handovers has what nodes have handed over, without zero elements. It has nodes of seen and this node only.
 	handovers map[string]Handover
-	// returned is the last handover of this node that this incarnation has ended.
-	returned Handover
+	// returned is the last handover of this node that this incarnation has ended, at the wall clock returnedAt in nanoseconds.
+	returned   Handover
+	returnedAt int64
 	// drained is true if handovers has this node.
 	drained bool
 	// groups has one group for each live node except this one.

@@ -71,11 +71,11 @@ func (r *replacedLoads) forget(key []byte) {
 	}
 }
 
-// noteDeleted notes that an event reports the delete of a key without a record, by the data plane or by bpf(2). On a drained node, a
-// delete by bpf(2) shows no intention.
-func (t *Table) noteDeleted(key []byte, packet bool) {
-	if packet || !t.drained() {
-		t.replaced.note(key, nil, false)
+// noteDeleted notes an event of the delete of a key without a record of this incarnation. Until the end of a drain, a delete by bpf(2)
+// shows no intention.
+func (t *Table) noteDeleted(c *Change) {
+	if c.Context < ContextSyscall || c.Context == ContextSyscall && !t.drained() && c.Time >= t.owners.returnedAt {
+		t.replaced.note(c.Key, nil, false)
 	}
 }
 
@@ -87,7 +87,9 @@ func (t *Table) noteReplacedLoad(d *Delta, s uint32) (same bool) {
 		return false
 	}
 	if !m.live() {
-		t.noteDeleted(d.Key, !m.is(flagUnversioned))
+		if !m.is(flagUnversioned) || !t.drained() { // otherwise noteDeleted has decided
+			t.replaced.note(d.Key, nil, false)
+		}
 		return false
 	}
 	if m.is(flagLoaded) && !d.Delete && t.equalSignificant(s, d.Value) {

@@ -36,7 +36,7 @@ func (tx *Tx) RequestRereadOfDelete(key []byte) {
 		tx.t.noteDeleteSeen(s, tx.t.clears.caller)
 		return
 	}
-	tx.t.noteDeleted(key, false)
+	tx.t.noteDeleted(&Change{Key: key, Context: ContextSyscall, Time: tx.t.now})
 	if l := tx.t.loading; l != nil {
 		l.noteDelete(&Change{Key: key, Context: ContextSyscall})
 	}
