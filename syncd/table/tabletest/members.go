@@ -159,6 +159,7 @@ func (d *Daemon) setPeers(live []uint64) {
 			d.setInbound(i, inc)
 		case d.everLive[i] && !d.gone[i]:
 			d.setGone(i, true)
+			d.endSuperseded(i)
 			if d.Inbound[i] != nil {
 				d.Inbound[i].cut()
 			}

@@ -2,6 +2,7 @@ package tabletest
 
 import (
 	"fmt"
+	"maps"
 
 	"mapsync/syncd/table"
 )
@@ -36,6 +37,11 @@ func (l *InboundStream) endFullSync() {
 			delete(d.superseded, key)
 		}
 	}
+}
+
+// endSuperseded notes that a peer has left: a filtered record of it no longer counts until it comes again.
+func (d *Daemon) endSuperseded(peer int) {
+	maps.DeleteFunc(d.superseded, func(_ int, s supersededBy) bool { return s.peer == peer })
 }
 
 // usedByPeers returns the keys whose records are still superseded: the live peer has a newer record.
