@@ -61,7 +61,7 @@ type localMap struct {
 	// unsentDeletes are the deletes of keys whose interface is missing. Peers may have the records from the time before. While there
 	// is one, acknowledgements of peers do not count. It has its own lock.
 	unsentDeletes exceptions
-	// sendable are keys that have left unsent or unsentDeletes because their records can be sent now. The table's lock guards it.
+	// sendable are keys that have left unsent because their records can be sent now. The table's lock guards it.
 	sendable [][]byte
 	// overflowHead is the head of the table plus 1 when forgetUnheldOverflow found that all records had been received; 0: they are not. Only
 	// the goroutine of Run uses it.
