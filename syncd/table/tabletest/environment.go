@@ -102,6 +102,7 @@ func (w *World) healEnvironment() {
 	if w.maxAhead == 0 {
 		return
 	}
+	w.UpdateViews()
 	w.PumpAll()              // no message is on its way for so long
 	w.Now += 16 * w.maxAhead // every version is in the past then
 }
