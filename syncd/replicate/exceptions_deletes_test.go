@@ -30,6 +30,16 @@ func newUnsendable(t *testing.T) *unsendable {
 	return x
 }
 
+// deleteUnsent has the peer acknowledge the entry, and deletes it. The delete cannot be sent.
+func (x *unsendable) deleteUnsent() {
+	x.Helper()
+	putValue(x.T, x.a, unsendableKey, []byte{1})
+	poll.Within(x, deadline, "the entry is received", func() bool { return valueOf(x.b.tb, unsendableKey) != nil })
+	x.awaitAcknowledged()
+	x.delete()
+	poll.Within(x, deadline, "the delete cannot be sent", x.m.unsentDeletes.stored)
+}
+
 // delete deletes the entry while its interface is missing.
 func (x *unsendable) delete() {
 	x.links.set("eth0")
@@ -51,11 +61,7 @@ func (x *unsendable) awaitAcknowledged() {
 // back, and its tombstone stays until then.
 func TestDeleteWithoutInterface(t *testing.T) {
 	x := newUnsendable(t)
-	putValue(t, x.a, unsendableKey, []byte{1})
-	poll.Within(t, deadline, "the entry is received", func() bool { return valueOf(x.b.tb, unsendableKey) != nil })
-	x.awaitAcknowledged()
-	x.delete()
-	poll.Within(t, deadline, "the delete cannot be sent", x.m.unsentDeletes.stored)
+	x.deleteUnsent()
 	if p := x.acknowledged(); p != 0 {
 		t.Errorf("acknowledged position while a delete cannot be sent: got %d, want 0", p)
 	}
@@ -72,10 +78,7 @@ func TestDeleteWithoutInterface(t *testing.T) {
 // TestDeleteResentAbovePositions: the position of a delete that can be sent again is above each position that a peer has acknowledged.
 func TestDeleteResentAbovePositions(t *testing.T) {
 	x := newUnsendable(t)
-	putValue(t, x.a, unsendableKey, []byte{1})
-	x.awaitAcknowledged()
-	x.delete()
-	poll.Within(t, deadline, "the delete cannot be sent", x.m.unsentDeletes.stored)
+	x.deleteUnsent()
 	head := x.a.tb.Stats().Head
 	x.links.set("eth0", "eth1")
 	x.m.resendSendable()
@@ -89,10 +92,7 @@ func TestDeleteResentAbovePositions(t *testing.T) {
 // TestUnsentDeleteEnds: a delete that cannot be sent ends with its tombstone, also without a peer.
 func TestUnsentDeleteEnds(t *testing.T) {
 	x := newUnsendable(t)
-	putValue(t, x.a, unsendableKey, []byte{1})
-	x.awaitAcknowledged()
-	x.delete()
-	poll.Within(t, deadline, "the delete cannot be sent", x.m.unsentDeletes.stored)
+	x.deleteUnsent()
 	x.b.stop()
 	x.a.r.SetPeers(nil)
 	x.a.tb.Update(func(tx *table.Tx) { tx.Expire(time.Now().Add(2*time.Hour).UnixNano(), 100) })
@@ -109,4 +109,17 @@ func TestDeleteOfUnsentRecord(t *testing.T) {
 	putValue(t, x.a, sendableKey, []byte{1})
 	poll.Within(t, deadline, "the other entry is received", func() bool { return valueOf(x.b.tb, sendableKey) != nil })
 	x.awaitAcknowledged()
+}
+
+// TestDeleteAfterAnUnsentChange: an entry changes and is deleted while its interface is missing. The delete is not sent again, so that
+// only the comparison ends the entry of the peer.
+func TestDeleteAfterAnUnsentChange(t *testing.T) {
+	x := newUnsendable(t)
+	putValue(t, x.a, unsendableKey, []byte{1})
+	poll.Within(t, deadline, "the entry is received", func() bool { return valueOf(x.b.tb, unsendableKey) != nil })
+	x.links.set("eth0")
+	putValue(t, x.a, unsendableKey, []byte{2})
+	poll.Within(t, deadline, "the change cannot be sent", func() bool { return x.m.unsent.count() == 1 })
+	x.delete()
+	poll.Within(t, deadline, "the comparison deletes the entry", func() bool { return valueOf(x.b.tb, unsendableKey) == nil })
 }

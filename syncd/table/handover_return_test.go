@@ -115,7 +115,7 @@ func TestDeleteBeforeAHandedOverRecord(t *testing.T) {
 	for name, c := range map[string]struct {
 		context       string
 		former, ended bool
-		late          bool // the event arrives after the former delete
+		late, after   bool // the event arrives after the former delete, or after the end of the drain
 		want          string
 	}{
 		"packet":                          {context: "packet", want: deleted},
@@ -127,6 +127,9 @@ func TestDeleteBeforeAHandedOverRecord(t *testing.T) {
 		"bpf(2) after the former delete":  {context: "syscall", former: true, late: true, want: kept},
 		"bpf(2), former delete, returned": {context: "syscall", former: true, ended: true, want: kept + " dirty"},
 		"bpf(2), returned":                {context: "syscall", ended: true, want: kept + " dirty"},
+		"bpf(2), after the return":        {context: "syscall", ended: true, after: true, want: kept + " dirty"},
+		"bpf(2), both":                    {context: "syscall", former: true, ended: true, after: true, want: kept + " dirty"},
+		"packet after the return":         {context: "packet", former: true, ended: true, after: true, want: deleted},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := newRig(t, sameMap)
@@ -135,7 +138,7 @@ func TestDeleteBeforeAHandedOverRecord(t *testing.T) {
 				tx.BeginLoad()
 			})
 			event := func() { r.local(Unchanged, 1*second, "delete k - "+c.context+" 0") }
-			if !c.late {
+			if !c.late && !c.after {
 				event()
 			}
 			r.tab.Update(func(tx *Tx) { tx.EndLoad() })
@@ -147,6 +150,9 @@ func TestDeleteBeforeAHandedOverRecord(t *testing.T) {
 			}
 			if c.ended {
 				r.tab.Update(func(tx *Tx) { tx.EndHandover(2 * second) })
+			}
+			if c.after {
+				event()
 			}
 			r.remote(Accepted, 3*second, older, 10, "k", "v")
 			r.want("k", c.want)
