@@ -144,7 +144,12 @@ func (c *handoverCluster) keptUntilDecided(drained int, peers ...int) {
 	c.Helper()
 	kept := func() bool { return c.held(peers...) == len(peers)*handoverEntries }
 	n := c.nodes[drained]
-	scans := func() uint64 { return n.status().Maps[0].Scan.Scans }
+	scans := func() uint64 { // 0 before the node has read its map
+		if scan := n.status().Maps[0].Scan; scan != nil {
+			return scan.Scans
+		}
+		return 0
+	}
 	before := scans()
 	poll.Eventually(c, "the map is scanned", func() bool { return !kept() || scans() > before+1 })
 	// Hooks ignore the deletes of this process, and an absence in an LRU map counts as an eviction. No delete replicates.
