@@ -104,6 +104,9 @@ func (a *admin) serveDecideClear(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, fmt.Sprintf("decision %q is unknown: release or restore", decision), http.StatusBadRequest)
 	case latestClear(t).At == 0:
 		http.Error(w, "no clear of map "+m.name+" waits for a decision", http.StatusConflict)
+	case decision == "release" && a.daemon.losses.open() != 0: // an entry may have been written since
+		http.Error(w, "events were lost, and a write of an entry since the clear may be one of them: release again once `syncd status` shows that the losses "+
+			"are repaired; if they do not end, double buffer-size", http.StatusConflict)
 	default:
 		answer(a.daemon, func() Decided {
 			return a.daemon.decideClear(m, t, decision == "release", callerFrom(r.Context()))

@@ -273,3 +273,36 @@ func TestDecideClear(t *testing.T) {
 		c.wait("the entries are gone on all nodes", 0)
 	})
 }
+
+// TestReleaseAwaitsLostEvents: while events are lost, a clear is not released: an entry may have been written again since.
+func TestReleaseAwaitsLostEvents(t *testing.T) {
+	c := newClearing(t, 2, capture.AttachNone, func(n *node) { n.config.BufferSize, n.config.ScanInterval = 4096, 200*time.Millisecond })
+	n := c.nodes[0]
+	startControlPlane(t, c.pins[0]).do("delete", 0, clearedEntries, 0)
+	poll.Eventually(t, "the clear ends", func() bool { s := n.status().Maps[0].Clear; return s != nil && s.Restored })
+	c.wait("the map is filled again", clearedEntries)
+	stop, done := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(done)
+		for v := uint64(2); ; v++ {
+			select {
+			case <-stop:
+				return
+			default:
+				n.write(c.maps[0], clearedEntries, 2*clearedEntries, v)
+			}
+		}
+	}()
+	poll.Eventually(t, "events are lost", func() bool { return n.status().Capture.Losses.Open })
+	_, err := n.client.ReleaseClear(t.Context(), "ct")
+	close(stop)
+	<-done
+	if err == nil || !strings.Contains(err.Error(), "events were lost") {
+		t.Errorf("release while events are lost: got error %v, want one about them", err)
+	}
+	poll.Eventually(t, "the losses are repaired", func() bool { return !n.status().Capture.Losses.Open })
+	if done, err := n.client.ReleaseClear(t.Context(), "ct"); err != nil || done.Entries != clearedEntries {
+		t.Errorf("release: got %+v, error %v, want %d entries", done, err, clearedEntries)
+	}
+	c.wait("the entries are gone on all nodes", 0)
+}

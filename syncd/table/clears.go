@@ -42,8 +42,8 @@ type heldDelete struct {
 	version Version
 	// slot may have another record by now.
 	slot uint32
-	// joined is clears.joined at that time.
-	joined uint32
+	// joined is the round in which the entry became eligible, and round that in which it was deleted. See joins.
+	joined, round uint8
 	// caller is the index of the process in clears.callers.
 	caller  uint8
 	context Context
@@ -70,8 +70,6 @@ type clears struct {
 	held, absentHeld int
 	// absentOf has a bit for each slot with flagHeld whose entry the map lacked at the start: see holdAbsent.
 	absentOf slotSet
-	// used and again are the numbers of elements in queue with these fields.
-	used, again int
 	// found is the number of entries of earlier incarnations that the map held at the start: see noteLoaded.
 	found int
 	// stopKnown is true after a clean stop. stopped is the number of entries that this node owned then, of all its incarnations,
@@ -81,8 +79,8 @@ type clears struct {
 	latestStopped int64
 	// loadedOf has the slots of entries that the load has found, after a kill: see noteFound.
 	loadedOf slotSet
-	// joined counts entries that began to be eligible, those that were written again while their deletes waited included.
-	joined uint32
+	// joins has the entries that became eligible while deletes wait.
+	joins joins
 	// callers has the processes of the elements in queue. The first one stands for unknown processes.
 	callers [clearCallers]struct {
 		Caller
@@ -136,7 +134,7 @@ func (t *Table) holdDelete(c *Change, s uint32) Outcome {
 	t.clearDirty(s)
 	t.invalidateReadings(s)
 	e := heldDelete{
-		when: c.Time, since: max(t.now, c.Time), version: m.version, slot: s, joined: x.joined, context: c.Context, caller: x.callerIndex(caller),
+		when: c.Time, since: max(t.now, c.Time), version: m.version, slot: s, context: c.Context, caller: x.callerIndex(caller),
 		used:  int64(t.versionAt(c.Time))-int64(t.changed(m.version)) <= int64(t.opt.ClearUse), // versions follow the wall clock
 		again: m.is(flagCleared) && caller.ID != 0 && caller.Process == x.clear.Caller.Process,
 	}
@@ -157,7 +155,7 @@ func (t *Table) holdDelete(c *Change, s uint32) Outcome {
 func (t *Table) holdLonger(s uint32) {
 	m, x := t.meta(s), &t.clears
 	now := max(t.now, m.seen)
-	e := heldDelete{when: m.seen, since: now, version: m.version, slot: s, joined: x.joined, context: ContextSyscall, absent: x.absentOf.has(s)}
+	e := heldDelete{when: m.seen, since: now, version: m.version, slot: s, context: ContextSyscall, absent: x.absentOf.has(s)}
 	if e.absent {
 		x.absent.push(e) // the present decision concerns it, too
 		return
@@ -168,26 +166,18 @@ func (t *Table) holdLonger(s uint32) {
 
 // push appends a delete to the queue.
 func (x *clears) push(e heldDelete) {
+	if x.queue.len() == 0 {
+		x.joins.reset()
+	}
+	e.joined, e.round = x.joins.at(e.slot), x.joins.round
 	x.queue.push(e)
 	x.callers[e.caller].n++
-	if e.used {
-		x.used++
-	}
-	if e.again {
-		x.again++
-	}
 }
 
 // pop removes the oldest delete from the queue.
 func (x *clears) pop() heldDelete {
 	e := x.queue.pop()
 	x.callers[e.caller].n--
-	if e.used {
-		x.used--
-	}
-	if e.again {
-		x.again--
-	}
 	return e
 }
 
@@ -226,7 +216,7 @@ func (t *Table) presentAgain(c *Change, s uint32) bool {
 		t.clears.found++ // the load has skipped it
 	}
 	t.unhold(s)
-	t.clears.joined++
+	t.noteEligible(s)
 	if t.isRestored(m.version) {
 		t.moveTail(s) // see Record.Undecided
 	}
@@ -287,9 +277,10 @@ func (tx *Tx) SettleDeletes(now int64, ended func(Process) bool, limit int) (mor
 	if x.active {
 		return t.settleClear(now, ended, limit)
 	}
+	x.beginRound(now)
 	first := x.queue.peek()
 	wait := deleteDelay
-	if now-x.latest < deleteDelay/4 && x.held >= x.least && t.left(3*x.held) < 3*x.held {
+	if now-x.latest < deleteDelay/4 && x.held >= x.least && t.left(maxRound+1, 3*x.held) < 3*x.held {
 		wait = longDelay
 	}
 	if now-first.since < wait && first.since > x.passed {

@@ -11,8 +11,8 @@ const (
 
 // evidence is what the table has about deletes that wait.
 type evidence struct {
-	// deleted is the number of the entries. left is the number of other entries that were there at the first delete and
-	// whose delete would replicate, or a number above a twentieth of deleted.
+	// deleted is the number of the entries that were there at the first delete. left is the number of other entries that were
+	// there and whose delete would replicate, or a number above a twentieth of all deletes that wait.
 	deleted, left int
 	// least is the lowest number of entries of a clear.
 	least int
@@ -42,22 +42,45 @@ func (e *evidence) isClear() bool {
 	return true
 }
 
-// clearEvidence returns the evidence about the deletes that wait, of which first is the oldest.
+// clearEvidence returns the evidence about the deletes that wait, of which first is the oldest. Sessions that began and ended since
+// then do not count: a busy map may have more of them than of all others.
 func (t *Table) clearEvidence(first *heldDelete, ended func(Process) bool) *evidence {
 	x := &t.clears
-	e := &evidence{least: x.least, deleted: x.held, used: x.used, again: x.again, visible: t.usesChange()}
-	if e.deleted >= e.least {
-		joined := int(x.joined - first.joined)
-		e.left = max(0, t.left(joined+e.deleted/20)-joined)
+	e := &evidence{least: x.least, visible: t.usesChange()}
+	if x.held < e.least {
+		return e
+	}
+	if e.left = t.left(first.round, x.held/20); e.left > x.held/20 {
+		return e
+	}
+	var by [clearCallers]int
+	for d := range x.queue.all() {
+		if d.joined >= first.round || !t.isDeleted(d) {
+			continue
+		}
+		e.deleted++
+		by[d.caller]++
+		if d.used {
+			e.used++
+		}
+		if d.again {
+			e.again++
+		}
 	}
 	most := 0
-	for i := range x.callers {
-		if n := x.callers[i].n; n > most {
+	for i, n := range by {
+		if n > most {
 			most, e.caller = n, x.callers[i].Caller
 		}
 	}
 	e.ended = ended != nil && e.caller.ID != 0 && ended(e.caller.Process)
 	return e
+}
+
+// isDeleted reports whether the delete of an entry waits, also if it was written and deleted again since an element of the queue.
+func (t *Table) isDeleted(d *heldDelete) bool {
+	m := t.meta(d.slot)
+	return m.is(flagHeld) && !t.clears.absentOf.has(d.slot) && (m.version == d.version || t.clears.joins.at(d.slot) != d.joined)
 }
 
 // usesChange reports whether a use of an entry changes its record: it has a volatile field, and refreshes are sent.
@@ -85,19 +108,83 @@ func (t *Table) eligible(s uint32) bool {
 	return !m.is(without) && m.version > 0 && !t.protected(s)
 }
 
-// left returns the number of eligible records, or limit+1 if there are more.
-func (t *Table) left(limit int) (n int) {
+// left returns the number of eligible records whose entries were eligible before a round, or limit+1 if there are more.
+func (t *Table) left(round uint8, limit int) (n int) {
 	for s := firstSlot; s < t.allocated && n <= limit; s++ {
-		if t.eligible(s) {
+		if t.clears.joins.at(s) < round && t.eligible(s) {
 			n++
 		}
 	}
 	return n
 }
 
-// joinEligible counts a local change that makes a record eligible.
+// joinEligible notes a local change that makes a record eligible.
 func (t *Table) joinEligible(c *Change, s uint32) {
 	if t.opt.HoldClears && c.Op == OpUpdate && !t.eligible(s) {
-		t.clears.joined++
+		t.noteEligible(s)
+	}
+}
+
+// noteEligible notes that an entry becomes eligible, also again.
+func (t *Table) noteEligible(s uint32) {
+	if t.clears.queue.len() > 0 {
+		t.clears.joins.note(s, t.allocated)
+	}
+}
+
+// joins has the order of deletes that wait and of entries that become eligible meanwhile, in rounds of at least roundTime. The first
+// delete begins round 1. The lock of the table protects it.
+type joins struct {
+	round   uint8
+	beganAt int64 // wall clock in nanoseconds
+	// of has an element for each of the lowest slots: the round in which its entry became eligible, 0 before the first one.
+	of []uint8
+}
+
+const (
+	roundTime = int64(100 * time.Millisecond)
+	maxRound  = 250
+)
+
+// reset begins round 1 with the first delete that waits.
+func (x *joins) reset() {
+	clear(x.of)
+	x.of, x.round, x.beganAt = x.of[:0], 1, 0
+}
+
+// at returns the round in which the entry of a slot became eligible.
+func (x *joins) at(s uint32) uint8 {
+	if int(s) >= len(x.of) {
+		return 0
+	}
+	return x.of[s]
+}
+
+// note notes that the entry of a slot becomes eligible. slots is the number of all slots.
+func (x *joins) note(s, slots uint32) {
+	if int(s) >= len(x.of) {
+		x.of = append(x.of, make([]uint8, int(slots)-len(x.of))...)
+	}
+	x.of[s] = x.round
+}
+
+// beginRound begins a new round while deletes wait. now is the wall clock in nanoseconds, which may have been set back.
+func (x *clears) beginRound(now int64) {
+	j := &x.joins
+	if since := now - j.beganAt; since >= 0 && since < roundTime {
+		return
+	}
+	j.beganAt = now
+	if before := x.queue.peek().round - 1; j.round == maxRound && before > 0 { // rounds before the oldest delete do not differ
+		for i := range j.of {
+			j.of[i] -= min(j.of[i], before)
+		}
+		for d := range x.queue.all() {
+			d.joined, d.round = d.joined-min(d.joined, before), d.round-before
+		}
+		j.round -= before
+	}
+	if j.round < maxRound {
+		j.round++
 	}
 }

@@ -52,17 +52,8 @@ func (r clearRig) clear(from, to int, at int64, by Caller) {
 func (r clearRig) settle(from, to int64, ended func(Process) bool) {
 	r.Helper()
 	for now := from; now <= to; now += second {
-		for more := true; more; {
-			r.tab.Update(func(tx *Tx) {
-				tx.AdvanceClock(now)
-				more = tx.SettleDeletes(now, ended, 10)
-				if _, awaited := tx.RestoresClear(); awaited {
-					tx.AllowRestore()
-					more = true
-				}
-			})
-			checkInvariants(r, r.tab)
-		}
+		r.settleOnce(now, ended)
+		checkInvariants(r, r.tab)
 	}
 }
 

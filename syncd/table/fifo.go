@@ -1,5 +1,7 @@
 package table
 
+import "iter"
+
 // fifo is a queue in chunks. It keeps one spare chunk, so that a queue of constant length allocates no
 // memory. The lock of the table protects it.
 type fifo[T any] struct {
@@ -49,6 +51,17 @@ func (q *fifo[T]) pop() T {
 		q.chunks = q.chunks[:len(q.chunks)-1]
 	}
 	return v
+}
+
+// all returns all elements, oldest first. The queue must not change meanwhile.
+func (q *fifo[T]) all() iter.Seq[*T] {
+	return func(yield func(*T) bool) {
+		for i := q.head; i < q.head+q.n; i++ {
+			if !yield(&q.chunks[i/fifoChunk][i%fifoChunk]) {
+				return
+			}
+		}
+	}
 }
 
 // bytes returns the memory of the queue in bytes, for elements of the given size.

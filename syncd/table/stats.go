@@ -115,7 +115,7 @@ func (t *Table) Stats() Stats {
 	s.MemoryBytes = t.slabBytes() + t.index.bytes + t.owners.bytes() + t.digester.bytes() +
 		t.log.bytes() + t.earlyDeletes.bytes() + t.unknownRereads.bytes() + t.settling.bytes() + t.recent.bytes() +
 		t.refusals.bytes(t.opt.KeySize) + uint64(t.replaced.bytes) + copyBytes*uint64(len(t.copies)) +
-		t.clears.queue.bytes(40) + t.clears.absent.bytes(40) + t.clears.late.bytes(40) + t.clears.seen.bytes() + t.clears.absentOf.bytes() + t.clears.loadedOf.bytes() + t.tombs.bytes(16) + t.newTombs.bytes(16) + t.evicted.bytes(16) + t.released.bytes(4) +
+		t.clears.queue.bytes(40) + t.clears.absent.bytes(40) + t.clears.late.bytes(40) + t.clears.seen.bytes() + uint64(cap(t.clears.joins.of)) + t.clears.absentOf.bytes() + t.clears.loadedOf.bytes() + t.tombs.bytes(16) + t.newTombs.bytes(16) + t.evicted.bytes(16) + t.released.bytes(4) +
 		t.rereads.bytes(4) + t.failures.bytes(4) + t.retries.bytes(4) + t.withVictim.bytes(4) + t.deferred.bytes(4)
 	return s
 }

@@ -1,0 +1,102 @@
+package table
+
+import (
+	"fmt"
+	"testing"
+)
+
+// settleOnce is SettleDeletes until it has no more to do.
+func (r clearRig) settleOnce(now int64, ended func(Process) bool) {
+	for more := true; more; {
+		r.tab.Update(func(tx *Tx) {
+			tx.AdvanceClock(now)
+			more = tx.SettleDeletes(now, ended, 10)
+			if _, awaited := tx.RestoresClear(); awaited {
+				tx.AllowRestore()
+				more = true
+			}
+		})
+	}
+}
+
+// busy is a map with n sessions that go on, and with short ones, which a control plane begins and ends by bpf(2).
+type busy struct {
+	clearRig
+	n, begun, ended int
+	now             int64
+}
+
+func newBusy(t *testing.T, n int) *busy {
+	return &busy{clearRig: newClearRig(t, n), n: n, begun: n, ended: n, now: idle}
+}
+
+// run begins perSecond short sessions each second, for some seconds. Each lives for 0.4 s.
+func (b *busy) run(seconds, perSecond int) {
+	b.Helper()
+	const part = second / 10
+	step := perSecond / 10
+	for range 10 * seconds {
+		b.now += part
+		for range step {
+			b.local(Accepted, b.now+int64(b.begun), fmt.Sprintf("update k%d v process 0", b.begun))
+			b.begun++
+		}
+		if due := b.begun - 4*step; due > b.ended {
+			b.clear(b.ended, due, b.now+part/2, collector)
+			b.ended = due
+		}
+		b.settleOnce(b.now+part-1, nil)
+	}
+}
+
+// TestBusyMapHasNoClear: sessions that began and ended while deletes wait do not look like a clear, however many they are: their
+// deletes replicate within 5 s. A clear of the map is detected nevertheless.
+func TestBusyMapHasNoClear(t *testing.T) {
+	for _, perSecond := range []int{100, 1000, 10000} {
+		t.Run(fmt.Sprint(perSecond, " a second"), func(t *testing.T) {
+			b := newBusy(t, 500)
+			b.run(6, perSecond)
+			if s := b.tab.Stats(); s.Clears != 0 || s.HeldDeletes > 4*perSecond || s.Live != b.n+b.begun-b.ended+s.HeldDeletes {
+				t.Errorf("got %d clears, %d waiting, %d live, want no clear, at most %d waiting and %d live besides",
+					s.Clears, s.HeldDeletes, s.Live, 4*perSecond, b.n+b.begun-b.ended)
+			}
+			b.clear(0, b.n, b.now+second/10, young)
+			b.clear(b.ended, b.begun, b.now+second/10, young)
+			b.settle(b.now+second, b.now+8*second, nil)
+			if s := b.tab.Stats(); s.Clears != 1 || s.Live < b.n {
+				t.Errorf("after a clear: got %d clears, %d live, want one and at least %d", s.Clears, s.Live, b.n)
+			}
+		})
+	}
+}
+
+// TestBusyMapForLong: the order of deletes that wait and of new sessions holds for any time in which some delete waits.
+func TestBusyMapForLong(t *testing.T) {
+	b := newBusy(t, 60)
+	b.run(90, 100)
+	if s := b.tab.Stats(); s.Clears != 0 || b.tab.clears.queue.len() == 0 {
+		t.Errorf("got %d clears, %d waiting, want none and some", s.Clears, b.tab.clears.queue.len())
+	}
+	j := &b.tab.clears.joins
+	if oldest := b.tab.clears.queue.peek().round; j.round < oldest || j.round-oldest > 50 {
+		t.Errorf("rounds: got %d for the oldest delete, %d at present, want close ones", oldest, j.round)
+	}
+}
+
+// TestClearDuringTraffic: traffic writes entries of a clear again, and the clear deletes some of them again. These count once.
+func TestClearDuringTraffic(t *testing.T) {
+	for _, again := range []int{0, 30} {
+		r := newClearRig(t, 200)
+		r.clear(0, 150, idle, young)
+		for i := range 100 {
+			r.local(Accepted, idle+second/10+int64(i), fmt.Sprintf("update k%d w process 0", i))
+		}
+		r.clear(0, again, idle+second/5, young)
+		r.clear(150, 195, idle+second/5, young)
+		r.settle(idle+second, idle+6*second, nil)
+		s := r.tab.Stats()
+		if want := uint64(again / 30); s.Clears != want {
+			t.Errorf("%d entries deleted again, %d live: got %d clears, want %d", again, s.Live, s.Clears, want)
+		}
+	}
+}
