@@ -109,19 +109,22 @@ func (c *cluster) measure(ctx context.Context, k kind, method string) (m measure
 		return m, nil
 	}
 	c.done = trace.Sums{Outgoing: sum(c.done.Outgoing, done.Outgoing), Incoming: sum(c.done.Incoming, done.Incoming)}
-	err = awaitSums(ctx, o, map[string]trace.Sums{n.name: c.done})
+	_, err = awaitSums(ctx, o, map[string]trace.Sums{n.name: c.done}, nil)
 	return m, errors.Join(err, o.close(), n.checkSums(ctx), n.stopSyncd(), n.endTrace())
 }
 
 // counted returns what a tracer has counted of what the sockets have done: all, unless the kernel has skipped runs. It skips
 // a program if it runs already, interrupted, on the same CPU.
 func counted(r *trace.Report, done trace.Sums) (trace.Sums, error) {
-	exact := r.Sums == done
-	atMost := notAbove(r.Outgoing, done.Outgoing) && notAbove(r.Incoming, done.Incoming)
-	if r.Lost != 0 || !exact && (r.Missed == 0 || !atMost) {
+	if r.Lost != 0 || !mayBe(r.Sums, done, r.Missed) {
 		return done, fmt.Errorf("sums of the tracer: got %+v, want %+v and nothing lost", *r, done)
 	}
 	return r.Sums, nil
+}
+
+// mayBe reports whether a tracer that has missed runs may have counted these sums of what the sockets have done.
+func mayBe(s, done trace.Sums, missed uint64) bool {
+	return s == done || missed > 0 && notAbove(s.Outgoing, done.Outgoing) && notAbove(s.Incoming, done.Incoming)
 }
 
 // underLoad makes the load and measures the node's processes meanwhile. done is what the sockets have done.

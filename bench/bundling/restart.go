@@ -19,8 +19,8 @@ const (
 	crossRate = 50 // connections a second from the first node to the second one
 )
 
-// restart makes load on both nodes while the first one restarts. The observer, at the second node, has the exact sums of
-// both in the end. It returns the table of `syncd watch --cluster`, if the program is given.
+// restart makes load on both nodes while the first one restarts. The observer, at the second node, has the sums of
+// both in the end, without runs that the kernel has skipped. It returns the table of `syncd watch --cluster`, if the program is given.
 func (c *cluster) restart(ctx context.Context, o *options) (table []byte, err error) {
 	a, b := c.nodes[0], c.nodes[1]
 	for _, n := range c.nodes {
@@ -51,8 +51,21 @@ func (c *cluster) restart(ctx context.Context, o *options) (table []byte, err er
 	}
 	w := want[a.name]
 	want[a.name] = trace.Sums{Outgoing: sum(w.Outgoing, c.done.Outgoing), Incoming: sum(w.Incoming, c.done.Incoming)}
-	c.observed, c.connections = want, want[a.name].Outgoing.Connections+want[b.name].Outgoing.Connections
-	return table, errors.Join(awaitSums(ctx, seen, want), a.checkSums(ctx), b.checkSums(ctx))
+	missed := make(map[string]uint64)
+	for _, n := range c.nodes {
+		var r trace.Report // with the counters of the whole trace
+		if err := n.stopTracer(&r); err != nil {
+			return table, err
+		}
+		if missed[n.name] = r.Missed; r.Lost != 0 {
+			return table, fmt.Errorf("tracer of node %s: got %d lost changes, want none", n.name, r.Lost)
+		}
+	}
+	c.observed, err = awaitSums(ctx, seen, want, missed)
+	for _, s := range c.observed {
+		c.connections += s.Outgoing.Connections
+	}
+	return table, errors.Join(err, a.checkSums(ctx), b.checkSums(ctx))
 }
 
 // loadBoth begins load on both nodes, and from the first one to the second one. end waits for it and returns what the
