@@ -287,7 +287,7 @@ func (tx *Tx) SettleDeletes(now int64, ended func(Process) bool, limit int) (mor
 		return false
 	}
 	if first.since > x.passed {
-		if e := t.clearEvidence(&first, ended); e.isClear() {
+		if e := t.clearEvidence(ended); e.isClear() {
 			x.active = true
 			t.beginClear(Clear{At: first.when, Entries: x.held, Caller: e.caller})
 			return t.settleClear(now, ended, limit)

@@ -70,16 +70,22 @@ func TestBusyMapHasNoClear(t *testing.T) {
 	}
 }
 
-// TestBusyMapForLong: the order of deletes that wait and of new sessions holds for any time in which some delete waits.
+// TestBusyMapForLong: a clear of entries that were written while some delete waited all the time is detected.
 func TestBusyMapForLong(t *testing.T) {
 	b := newBusy(t, 60)
-	b.run(90, 100)
-	if s := b.tab.Stats(); s.Clears != 0 || b.tab.clears.queue.len() == 0 {
-		t.Errorf("got %d clears, %d waiting, want none and some", s.Clears, b.tab.clears.queue.len())
+	b.run(60, 100)
+	const from, to = 100_000, 100_300
+	b.create(from, to, b.now)
+	b.run(30, 100)
+	if s := b.tab.Stats(); s.Clears != 0 || s.HeldDeletes == 0 {
+		t.Errorf("got %d clears, %d waiting, want none and some", s.Clears, s.HeldDeletes)
 	}
-	j := &b.tab.clears.joins
-	if oldest := b.tab.clears.queue.peek().round; j.round < oldest || j.round-oldest > 50 {
-		t.Errorf("rounds: got %d for the oldest delete, %d at present, want close ones", oldest, j.round)
+	b.clear(0, b.n, b.now+second/10, young)
+	b.clear(b.ended, b.begun, b.now+second/10, young)
+	b.clear(from, to, b.now+second/10, young)
+	b.settle(b.now+second, b.now+8*second, nil)
+	if s := b.tab.Stats(); s.Clears != 1 || s.Live < b.n+to-from {
+		t.Errorf("after a clear: got %d clears, %d live, want one and at least %d", s.Clears, s.Live, b.n+to-from)
 	}
 }
 
@@ -99,4 +105,27 @@ func TestClearDuringTraffic(t *testing.T) {
 			t.Errorf("%d entries deleted again, %d live: got %d clears, want %d", again, s.Live, s.Clears, want)
 		}
 	}
+}
+
+// TestClearAfterADelete: while a delete waits, the load balancer fills its map, and clears it.
+func TestClearAfterADelete(t *testing.T) {
+	r := newClearRig(t, 50)
+	for i := range 100 { // of a live node
+		r.remote(Accepted, startTime, peer, Version(startTime+int64(i)), fmt.Sprintf("p%d", i), "v")
+	}
+	r.write()
+	r.takeRereads()
+	r.clear(0, 1, idle, collector)
+	for i := range 30 {
+		at := idle + int64(i)*second/10
+		switch i {
+		case 5:
+			r.create(50, 1000, at)
+		case 12:
+			r.clear(1, 1000, at, young)
+		}
+		r.settleOnce(at+second/20, nil)
+	}
+	r.settle(idle+4*second, idle+7*second, nil)
+	r.wantLive(1100, 1000, 1)
 }

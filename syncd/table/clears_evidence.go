@@ -1,6 +1,9 @@
 package table
 
-import "time"
+import (
+	"cmp"
+	"time"
+)
 
 const (
 	// minClear is the lowest number of entries of a clear.
@@ -11,8 +14,8 @@ const (
 
 // evidence is what the table has about deletes that wait.
 type evidence struct {
-	// deleted is the number of the entries that were there at the first delete. left is the number of other entries that were
-	// there and whose delete would replicate, or a number above a twentieth of all deletes that wait.
+	// deleted is the number of the entries that were there when a clear may have begun. left is the number of other entries that
+	// were there and whose delete would replicate, or a number above a twentieth of all deletes that wait.
 	deleted, left int
 	// least is the lowest number of entries of a clear.
 	least int
@@ -42,20 +45,22 @@ func (e *evidence) isClear() bool {
 	return true
 }
 
-// clearEvidence returns the evidence about the deletes that wait, of which first is the oldest. Sessions that began and ended since
-// then do not count: a busy map may have more of them than of all others.
-func (t *Table) clearEvidence(first *heldDelete, ended func(Process) bool) *evidence {
+// clearEvidence returns the evidence about the deletes that wait. Sessions that began and ended while they wait do not count: a busy map
+// may have more of them than of all others.
+func (t *Table) clearEvidence(ended func(Process) bool) *evidence {
 	x := &t.clears
 	e := &evidence{least: x.least, visible: t.usesChange()}
 	if x.held < e.least {
 		return e
 	}
-	if e.left = t.left(first.round, x.held/20); e.left > x.held/20 {
-		return e
+	if e.left = t.left(x.queue.peek().round, x.held/20); e.left > x.held/20 {
+		return e // so are those that were there later
 	}
 	var by [clearCallers]int
+	round, left := t.clearRound()
+	e.left = left
 	for d := range x.queue.all() {
-		if d.joined >= first.round || !t.isDeleted(d) {
+		if d.joined >= round || d.round < round || !t.isDeleted(d) {
 			continue
 		}
 		e.deleted++
@@ -75,6 +80,34 @@ func (t *Table) clearEvidence(first *heldDelete, ended func(Process) bool) *evid
 	}
 	e.ended = ended != nil && e.caller.ID != 0 && ended(e.caller.Process)
 	return e
+}
+
+// clearRound returns the round in which a clear may have begun: that with the most deletes since then, of entries that were there, if
+// at most a twentieth is left. Otherwise it is that of the oldest delete. left is the number of entries that are left of those that were there.
+func (t *Table) clearRound() (round uint8, left int) {
+	x := &t.clears
+	var lefts, deletes [maxRound + 2]int // by round; at first, the differences to the round before
+	for s := firstSlot; s < t.allocated; s++ {
+		if t.eligible(s) {
+			lefts[x.joins.at(s)+1]++
+		}
+	}
+	for d := range x.queue.all() {
+		if t.isDeleted(d) {
+			deletes[d.joined+1]++
+			deletes[d.round+1]--
+		}
+	}
+	oldest, most := x.queue.peek().round, 0
+	for r := 1; r <= int(x.joins.round); r++ {
+		lefts[r] += lefts[r-1]
+		deletes[r] += deletes[r-1]
+		if 20*lefts[r] <= deletes[r] && deletes[r] > most {
+			round, most = uint8(r), deletes[r]
+		}
+	}
+	round = cmp.Or(round, oldest)
+	return round, lefts[round]
 }
 
 // isDeleted reports whether the delete of an entry waits, also if it was written and deleted again since an element of the queue.
