@@ -226,8 +226,8 @@ var oldRuleList = []oldRule{
 	{
 		name: "the deletes of a clear are entered",
 		file: "clears.go",
-		old:  "t.clearEvidence(&first, ended); e.isClear() {",
-		new:  "t.clearEvidence(&first, ended); e.isClear() && false {",
+		old:  "t.clearEvidence(ended); e.isClear() {",
+		new:  "t.clearEvidence(ended); e.isClear() && false {",
 	},
 	{
 		name: "a delete after the end of a clear is restored",
