@@ -166,9 +166,7 @@ func (t *Table) holdLonger(s uint32) {
 
 // push appends a delete to the queue.
 func (x *clears) push(e heldDelete) {
-	if x.queue.len() == 0 {
-		x.joins.reset()
-	}
+	x.beginRound(e.since)
 	e.joined, e.round = x.joins.at(e.slot), x.joins.round
 	x.queue.push(e)
 	x.callers[e.caller].n++
@@ -277,7 +275,6 @@ func (tx *Tx) SettleDeletes(now int64, ended func(Process) bool, limit int) (mor
 	if x.active {
 		return t.settleClear(now, ended, limit)
 	}
-	x.beginRound(now)
 	first := x.queue.peek()
 	wait := deleteDelay
 	if now-x.latest < deleteDelay/4 && x.held >= x.least && t.left(maxRound+1, 3*x.held) < 3*x.held {

@@ -165,8 +165,8 @@ func (t *Table) noteEligible(s uint32) {
 	}
 }
 
-// joins has the order of deletes that wait and of entries that become eligible meanwhile, in rounds of at least roundTime. The first
-// delete begins round 1. The lock of the table protects it.
+// joins has the order of deletes that wait and of entries that become eligible meanwhile, in rounds of at least roundTime. A
+// delete begins each round, the first one round 1. The lock of the table protects it.
 type joins struct {
 	round   uint8
 	beganAt int64 // wall clock in nanoseconds
@@ -178,12 +178,6 @@ const (
 	roundTime = int64(100 * time.Millisecond)
 	maxRound  = 250
 )
-
-// reset begins round 1 with the first delete that waits.
-func (x *joins) reset() {
-	clear(x.of)
-	x.of, x.round, x.beganAt = x.of[:0], 1, 0
-}
 
 // at returns the round in which the entry of a slot became eligible.
 func (x *joins) at(s uint32) uint8 {
@@ -201,9 +195,14 @@ func (x *joins) note(s, slots uint32) {
 	x.of[s] = x.round
 }
 
-// beginRound begins a new round while deletes wait. now is the wall clock in nanoseconds, which may have been set back.
+// beginRound begins a new round before a delete begins to wait, at the wall clock now in nanoseconds, which may have been set back.
 func (x *clears) beginRound(now int64) {
 	j := &x.joins
+	if x.queue.len() == 0 {
+		clear(j.of)
+		j.of, j.round, j.beganAt = j.of[:0], 1, now
+		return
+	}
 	if since := now - j.beganAt; since >= 0 && since < roundTime {
 		return
 	}
