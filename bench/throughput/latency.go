@@ -196,9 +196,14 @@ type driver struct {
 // drivePause is the interval between two steps.
 const drivePause = time.Millisecond
 
-// run runs for the duration limit. A late step also makes the changes that became due meanwhile.
+// leastChanges is the lowest number of changes of a run. The poller looks up some of them.
+const leastChanges = 4 * eventSample
+
+// run runs for the duration limit, and longer until leastChanges are made. A late step also makes the changes that became due
+// meanwhile.
 func (d *driver) run(ctx context.Context, limit time.Duration) error {
-	for end := time.Now().Add(limit); ctx.Err() == nil && time.Now().Before(end); {
+	least := d.done + leastChanges
+	for end := time.Now().Add(limit); ctx.Err() == nil && (time.Now().Before(end) || d.done < least); {
 		made, err := d.traffic.step(d.done, time.Since(d.began))
 		if err != nil {
 			return err
