@@ -48,8 +48,8 @@ type heldDelete struct {
 	caller  uint8
 	context Context
 	// used is true if the entry had changed shortly before. again is true if a clear by the same process had deleted it
-	// before. absent is true for elements of clears.absent.
-	used, again, absent bool
+	// before. longer is true if another element is the evidence of the delete. absent is true for elements of clears.absent.
+	used, again, longer, absent bool
 }
 
 // clears is the state of Options.HoldClears. The lock of the table protects it.
@@ -155,7 +155,7 @@ func (t *Table) holdDelete(c *Change, s uint32) Outcome {
 func (t *Table) holdLonger(s uint32) {
 	m, x := t.meta(s), &t.clears
 	now := max(t.now, m.seen)
-	e := heldDelete{when: m.seen, since: now, version: m.version, slot: s, context: ContextSyscall, absent: x.absentOf.has(s)}
+	e := heldDelete{when: m.seen, since: now, version: m.version, slot: s, context: ContextSyscall, longer: true, absent: x.absentOf.has(s)}
 	if e.absent {
 		x.absent.push(e) // the present decision concerns it, too
 		return
@@ -181,10 +181,16 @@ func (x *clears) pop() heldDelete {
 
 // unhold ends the waiting of a delete without entering it.
 func (t *Table) unhold(s uint32) {
+	if t.meta(s).is(flagHeld) {
+		t.endHold(s)
+		t.noteEligible(s)
+	}
+}
+
+// endHold ends the waiting of a delete.
+func (t *Table) endHold(s uint32) {
 	m := t.meta(s)
 	switch {
-	case !m.is(flagHeld):
-		return
 	case t.clears.absentOf.has(s):
 		t.clears.absentOf.remove(s)
 		t.clears.absentHeld--
@@ -214,7 +220,6 @@ func (t *Table) presentAgain(c *Change, s uint32) bool {
 		t.clears.found++ // the load has skipped it
 	}
 	t.unhold(s)
-	t.noteEligible(s)
 	if t.isRestored(m.version) {
 		t.moveTail(s) // see Record.Undecided
 	}
@@ -357,7 +362,7 @@ func (t *Table) enterHeld(e heldDelete) {
 	}
 	m := t.meta(e.slot)
 	late := m.is(flagLateWrite)
-	t.unhold(e.slot)
+	t.endHold(e.slot)
 	c := Change{Key: t.key(e.slot), Time: max(e.when, m.seen), Op: OpDelete, Context: ContextSyscall, CPU: m.lastCPU()}
 	switch {
 	case t.keptWhileDrained(m):

@@ -3,6 +3,7 @@ package table
 import (
 	"fmt"
 	"testing"
+	"time"
 )
 
 // settleOnce is SettleDeletes until it has no more to do.
@@ -109,27 +110,114 @@ func TestClearDuringTraffic(t *testing.T) {
 	}
 }
 
-// TestClearAfterADelete: while a delete waits, the load balancer fills its map, and clears it.
+// TestClearAfterADelete: while a delete waits, the load balancer fills its map, and clears it. syncd settles deletes once a second,
+// or after a pause.
 func TestClearAfterADelete(t *testing.T) {
-	r := newClearRig(t, 50)
-	for i := range 100 { // of a live node
-		r.remote(Accepted, startTime, peer, Version(startTime+int64(i)), fmt.Sprintf("p%d", i), "v")
-	}
-	r.write()
-	r.takeRereads()
-	r.clear(0, 1, idle, collector)
-	for i := range 30 {
-		at := idle + int64(i)*second/10
-		switch i {
-		case 5:
-			r.create(50, 1000, at)
-		case 12:
-			r.clear(1, 1000, at, young)
+	for _, settled := range []bool{true, false} {
+		r := newClearRig(t, 50)
+		for i := range 100 { // of a live node
+			r.remote(Accepted, startTime, peer, Version(startTime+int64(i)), fmt.Sprintf("p%d", i), "v")
 		}
-		if i%10 == 9 {
-			r.settleOnce(at+second/20, nil)
+		r.write()
+		r.takeRereads()
+		r.clear(0, 1, idle, collector)
+		if settled {
+			r.settleOnce(idle+second/2, nil)
 		}
+		r.create(50, 1000, idle+6*second/10)
+		r.clear(1, 1000, idle+13*second/10, young)
+		if settled {
+			r.settle(idle+3*second/2, idle+4*second, nil)
+		}
+		r.settle(idle+5*second, idle+12*second, nil)
+		r.wantLive(1100, 1000, 1)
 	}
-	r.settle(idle+4*second, idle+7*second, nil)
-	r.wantLive(1100, 1000, 1)
+}
+
+// TestClearAfterTheEndOfAll: a collector ends all entries, which are idle. The clear that follows, of other entries, is detected.
+func TestClearAfterTheEndOfAll(t *testing.T) {
+	r := newClearRig(t, 600)
+	r.clear(0, 600, idle, collector)
+	r.create(1000, 1550, idle+3*second/10)
+	for i := range 25 {
+		at := idle + second + int64(i)*second/10
+		r.clear(1000+i*22, 1022+i*22, at, young)
+		r.settleOnce(at+second/20, nil)
+	}
+	r.settle(idle+5*second, idle+9*second, nil)
+	if s := r.tab.Stats(); s.Live < 550 {
+		t.Errorf("got %d clears, %d live, want at least 550", s.Clears, s.Live)
+	}
+}
+
+// TestClearBeforeARestore: before the entries of a clear are restored, the load balancer fills its map, and clears it again.
+func TestClearBeforeARestore(t *testing.T) {
+	r := newClearRig(t, 200)
+	r.clear(0, 200, idle, young)
+	settle := func(now int64) {
+		r.tab.Update(func(tx *Tx) {
+			tx.AdvanceClock(now)
+			for tx.SettleDeletes(now, nil, 10) {
+			}
+		})
+	}
+	settle(idle + 2*second)
+	r.create(1000, 6000, idle+3*second)
+	for i := range int64(4) {
+		settle(idle + (4+i)*second)
+	}
+	r.clear(1000, 6000, idle+8*second, Caller{Process{9, 90}, time.Second})
+	r.settle(idle+9*second, idle+16*second, nil)
+	r.wantLive(5200, 5200, 2)
+}
+
+// TestEndOfOldSessions: a collector ends all sessions that were there before others which go on, beside many short ones.
+func TestEndOfOldSessions(t *testing.T) {
+	b := newBusy(t, 150)
+	b.run(2, 1000)
+	b.create(900_000, 900_600, b.now)
+	b.run(4, 10000)
+	b.clear(0, 150, b.now, Caller{})
+	b.run(4, 10000)
+	if s := b.tab.Stats(); s.Clears != 0 {
+		t.Errorf("clears: got %d, of %d entries, want none", s.Clears, b.tab.clears.clear.Entries)
+	}
+}
+
+// TestWithdrawnVersionsWhileDeletesWait: the wall clock is set right meanwhile, so that all records get other versions. The evidence
+// stays.
+func TestWithdrawnVersionsWhileDeletesWait(t *testing.T) {
+	for name, c := range map[string]struct {
+		again  bool
+		clears uint64
+		live   int
+	}{"a clear": {false, 1, 200}, "an intended clear": {true, 1, 0}} {
+		t.Run(name, func(t *testing.T) {
+			r := newClearRig(t, 200, visibleUse, func(o *Options) { o.MaxSkew = time.Second })
+			at := int64(later)
+			if c.again {
+				r.clear(0, 200, at, collector)
+				r.settle(at+second, at+8*second, nil)
+				r.write()
+				at += 9 * second
+				r.wantLive(200, 0, 1)
+			}
+			r.clear(0, 200, at, collector)
+			r.tab.Update(func(tx *Tx) {
+				if !tx.FollowClock(at+second, -int64(time.Hour)) {
+					t.Fatal("clock of an hour ago: got no withdrawal, want one")
+				}
+			})
+			cursor := r.tab.NewCursor(0)
+			defer cursor.Close()
+			r.tab.Update(func(tx *Tx) {
+				for tx.Withdraw(at+second, cursor, 100) {
+				}
+			})
+			r.settle(at+2*second, at+8*second, nil)
+			if s := r.tab.Stats(); s.Clears != c.clears || s.Live != c.live {
+				t.Errorf("got %d clears, %d live, want %d and %d", s.Clears, s.Live, c.clears, c.live)
+			}
+		})
+	}
 }

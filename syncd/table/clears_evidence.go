@@ -1,7 +1,7 @@
 package table
 
 import (
-	"cmp"
+	"iter"
 	"time"
 )
 
@@ -45,20 +45,56 @@ func (e *evidence) isClear() bool {
 	return true
 }
 
-// clearEvidence returns the evidence about the deletes that wait. Sessions that began and ended while they wait do not count: a busy map
-// may have more of them than of all others.
+// clearEvidence returns the evidence about a clear that may have begun with any of the deletes that wait. Sessions that began and ended
+// since then do not count: a busy map may have more of them than of all others.
 func (t *Table) clearEvidence(ended func(Process) bool) *evidence {
 	x := &t.clears
-	e := &evidence{least: x.least, visible: t.usesChange()}
-	if x.held < e.least {
+	e := &evidence{least: x.least}
+	// The entries of later deletes that are left are no fewer.
+	if x.held < x.least || t.left(x.queue.peek().round, x.held/20) > x.held/20 {
 		return e
 	}
-	if e.left = t.left(x.queue.peek().round, x.held/20); e.left > x.held/20 {
-		return e // so are those that were there later
+	visible := t.usesChange()
+	for round, left := range t.clearRounds() {
+		e = &evidence{left: left, least: x.least, visible: visible}
+		if t.addDeletes(e, round, ended); e.isClear() {
+			break
+		}
 	}
+	return e
+}
+
+// clearRounds returns the rounds in which a clear may have begun, and for each the number of entries that are left of those that were
+// there.
+func (t *Table) clearRounds() iter.Seq2[uint8, int] {
+	x := &t.clears
+	var lefts, deletes [maxRound + 2]int // by round: the differences to the round before
+	for s := firstSlot; s < t.allocated; s++ {
+		if t.eligible(s) {
+			lefts[x.joins.at(s)+1]++
+		}
+	}
+	for d := range x.queue.all() {
+		if t.isDeleted(d) {
+			deletes[d.joined+1]++
+			deletes[d.round+1]--
+		}
+	}
+	return func(yield func(uint8, int) bool) {
+		left, deleted := 0, 0
+		for r := uint8(1); r <= x.joins.round; r++ {
+			left, deleted = left+lefts[r], deleted+deletes[r]
+			if r >= x.queue.peek().round && deleted >= x.least && 20*left <= deleted && !yield(r, left) {
+				return
+			}
+		}
+	}
+}
+
+// addDeletes adds the deletes since the beginning of a round of entries that were there to the evidence.
+func (t *Table) addDeletes(e *evidence, round uint8, ended func(Process) bool) {
+	x := &t.clears
 	var by [clearCallers]int
-	round, left := t.clearRound()
-	e.left = left
 	for d := range x.queue.all() {
 		if d.joined >= round || d.round < round || !t.isDeleted(d) {
 			continue
@@ -79,41 +115,11 @@ func (t *Table) clearEvidence(ended func(Process) bool) *evidence {
 		}
 	}
 	e.ended = ended != nil && e.caller.ID != 0 && ended(e.caller.Process)
-	return e
 }
 
-// clearRound returns the round in which a clear may have begun: that with the most deletes since then, of entries that were there, if
-// at most a twentieth is left. Otherwise it is that of the oldest delete. left is the number of entries that are left of those that were there.
-func (t *Table) clearRound() (round uint8, left int) {
-	x := &t.clears
-	var lefts, deletes [maxRound + 2]int // by round; at first, the differences to the round before
-	for s := firstSlot; s < t.allocated; s++ {
-		if t.eligible(s) {
-			lefts[x.joins.at(s)+1]++
-		}
-	}
-	for d := range x.queue.all() {
-		if t.isDeleted(d) {
-			deletes[d.joined+1]++
-			deletes[d.round+1]--
-		}
-	}
-	oldest, most := x.queue.peek().round, 0
-	for r := 1; r <= int(x.joins.round); r++ {
-		lefts[r] += lefts[r-1]
-		deletes[r] += deletes[r-1]
-		if 20*lefts[r] <= deletes[r] && deletes[r] > most {
-			round, most = uint8(r), deletes[r]
-		}
-	}
-	round = cmp.Or(round, oldest)
-	return round, lefts[round]
-}
-
-// isDeleted reports whether the delete of an entry waits, also if it was written and deleted again since an element of the queue.
+// isDeleted reports whether the delete of an entry waits, perhaps a later one than that of an element of the queue.
 func (t *Table) isDeleted(d *heldDelete) bool {
-	m := t.meta(d.slot)
-	return m.is(flagHeld) && !t.clears.absentOf.has(d.slot) && (m.version == d.version || t.clears.joins.at(d.slot) != d.joined)
+	return !d.longer && t.meta(d.slot).is(flagHeld) && !t.clears.absentOf.has(d.slot)
 }
 
 // usesChange reports whether a use of an entry changes its record: it has a volatile field, and refreshes are sent.
