@@ -136,12 +136,12 @@ func TestClearAfterADelete(t *testing.T) {
 
 // TestClearAfterTheEndOfAll: a collector ends all entries, which are idle. The clear that follows, of other entries, is detected.
 func TestClearAfterTheEndOfAll(t *testing.T) {
-	r := newClearRig(t, 600)
-	r.clear(0, 600, idle, collector)
-	r.create(1000, 1550, idle+3*second/10)
+	r := newClearRig(t, 6000)
+	r.clear(0, 6000, idle, collector)
+	r.create(10000, 10550, idle+3*second/10)
 	for i := range 25 {
 		at := idle + second + int64(i)*second/10
-		r.clear(1000+i*22, 1022+i*22, at, young)
+		r.clear(10000+i*22, 10022+i*22, at, young)
 		r.settleOnce(at+second/20, nil)
 	}
 	r.settle(idle+5*second, idle+9*second, nil)
