@@ -194,7 +194,7 @@ func TestWithdrawnVersionsWhileDeletesWait(t *testing.T) {
 	}{"a clear": {false, 1, 200}, "an intended clear": {true, 1, 0}} {
 		t.Run(name, func(t *testing.T) {
 			r := newClearRig(t, 200, visibleUse, func(o *Options) { o.MaxSkew = time.Second })
-			at := int64(later)
+			at := later
 			if c.again {
 				r.clear(0, 200, at, collector)
 				r.settle(at+second, at+8*second, nil)
