@@ -281,22 +281,10 @@ func TestReleaseAwaitsLostEvents(t *testing.T) {
 	startControlPlane(t, c.pins[0]).do("delete", 0, clearedEntries, 0)
 	poll.Eventually(t, "the clear ends", func() bool { s := n.status().Maps[0].Clear; return s != nil && s.Restored })
 	c.wait("the map is filled again", clearedEntries)
-	stop, done := make(chan struct{}), make(chan struct{})
-	go func() {
-		defer close(done)
-		for v := uint64(2); ; v++ {
-			select {
-			case <-stop:
-				return
-			default:
-				n.write(c.maps[0], clearedEntries, 2*clearedEntries, v)
-			}
-		}
-	}()
+	stop := writeLoop(t, func(v uint64) { n.write(c.maps[0], clearedEntries, 2*clearedEntries, v) })
 	poll.Eventually(t, "events are lost", func() bool { return n.status().Capture.Losses.Open })
 	_, err := n.client.ReleaseClear(t.Context(), "ct")
-	close(stop)
-	<-done
+	stop()
 	if err == nil || !strings.Contains(err.Error(), "events were lost") {
 		t.Errorf("release while events are lost: got error %v, want one about them", err)
 	}

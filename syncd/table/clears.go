@@ -38,7 +38,7 @@ type Clear struct {
 type heldDelete struct {
 	// when is the wall clock in nanoseconds of the delete, and since that at which it began to wait.
 	when, since int64
-	// version is the version of the record at that time. The delete counts only if the record still has it and flagHeld.
+	// version is the version of the record at that time. The delete is entered only if the record still has it and flagHeld.
 	version Version
 	// slot may have another record by now.
 	slot uint32

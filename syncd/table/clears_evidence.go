@@ -50,7 +50,7 @@ func (e *evidence) isClear() bool {
 func (t *Table) clearEvidence(ended func(Process) bool) *evidence {
 	x := &t.clears
 	e := &evidence{least: x.least}
-	// The entries of later deletes that are left are no fewer.
+	// Of the entries that were there later, at least as many are left.
 	if x.held < x.least || t.left(x.queue.peek().round, x.held/20) > x.held/20 {
 		return e
 	}
