@@ -49,6 +49,7 @@ type Config struct {
 
 	Cluster           string   `yaml:"cluster"`
 	ExpectedPeers     PeerList `yaml:"expected-peers"`
+	RedundancyShare   float64  `yaml:"redundancy-share"` // percent of this node's entries
 	AllowUnservedMaps bool     `yaml:"allow-unserved-maps"`
 
 	DeadTime        time.Duration `yaml:"dead-time"`
@@ -112,7 +113,7 @@ func Default() Config {
 		NodeName:     host,
 		GossipListen: "127.0.0.1:7946", GRPCListen: "127.0.0.1:7947",
 		DeadTime: 4 * time.Second, SyncTimeout: 30 * time.Second, OnReadyTimeout: ReadyClosed, TombstoneTTL: 15 * time.Minute, EvictedTTL: 15 * time.Minute, RecordsFactor: 2, MaxClockAhead: time.Minute,
-		MaxConnections: DefaultMaxConnections,
+		MaxConnections: DefaultMaxConnections, RedundancyShare: 99,
 		ScanInterval:   10 * time.Second, ScanBudget: 5, RefreshInterval: 10 * time.Second,
 		MetricsListen: "127.0.0.1:9746",
 		ControlSocket: DefaultControlSocket, StateDir: "/run/mapsync", PinDir: DefaultPinDir,
@@ -213,6 +214,9 @@ func (c *Config) Validate() error {
 	}
 	if c.RefreshInterval < 0 {
 		errs = append(errs, fmt.Errorf("refresh-interval %s is negative: 0 switches it off", c.RefreshInterval))
+	}
+	if usable := c.RedundancyShare > 0 && c.RedundancyShare <= 100; !usable {
+		errs = append(errs, fmt.Errorf("redundancy-share %v is not usable: give a percentage of this node's entries, above 0 and at most 100", c.RedundancyShare))
 	}
 	if usable := c.ScanBudget > 0 && c.ScanBudget <= 100; !usable {
 		errs = append(errs, fmt.Errorf("scan-budget %v is not usable: give a percentage of one core, above 0 and at most 100", c.ScanBudget))

@@ -62,6 +62,7 @@ func (c *Config) bindNetwork(fs *pflag.FlagSet) {
 func (c *Config) bindReplication(fs *pflag.FlagSet) {
 	fs.StringVar(&c.Cluster, "cluster", c.Cluster, "name of the cluster: the label cluster of all metrics")
 	fs.StringArrayVar((*[]string)(&c.ExpectedPeers), "expected-peers", c.ExpectedPeers, "`NAME` of an expected peer (repeatable; this node is ignored), or one number of peers; missing peers are reported")
+	fs.Float64Var(&c.RedundancyShare, "redundancy-share", c.RedundancyShare, "`percent` of this node's entries of each map that a peer must hold to count as redundancy")
 	fs.BoolVar(&c.AllowUnservedMaps, "allow-unserved-maps", c.AllowUnservedMaps, "become ready although a live peer does not replicate a map with this node, as in a rolling upgrade")
 
 	fs.DurationVar(&c.DeadTime, "dead-time", c.DeadTime, "time after which an unreachable peer counts as dead (at least 400ms)")

@@ -100,7 +100,8 @@ type Daemon struct {
 	serviceAddr string // address at which peers dial this node
 	admin       *admin
 
-	healthMu      sync.Mutex // guards healthServing
+	nodeState     atomic.Int32 // replicate.NodeState, for peers
+	healthMu      sync.Mutex   // guards healthServing
 	healthServing bool       // readiness last set in the health service
 
 	cleanup []func() error // in the order of opening; Close runs it in reverse
@@ -303,6 +304,7 @@ func (d *Daemon) openReplicator() error {
 		IncarnationMismatch: func(node string) { d.cluster.Refresh(node) },
 	}
 	o.Authenticate, o.Access = d.authenticate, d.access
+	o.State = func() replicate.NodeState { return replicate.NodeState(d.nodeState.Load()) }
 	_, o.Expected = d.config.Expected()
 	var err error
 	if d.replicator, err = replicate.New(o); err != nil {

@@ -182,7 +182,7 @@ func (a *admin) notReplicated(name, peer string, r *DiffResult) (known map[strin
 	add(DiffUnsent, unsent)
 	if m := a.peerMap(name, peer); m != nil {
 		r.Refused, r.PeerUnsent = m.ExceptionCount, m.Unsent
-		r.RefusedThere, r.NotHeld = int(m.Report.Refused), int(m.Report.Failed)
+		r.RefusedThere, r.NotHeld = int(m.Report.Refused), int(m.Report.Failed+m.Report.Evicted)
 		add(DiffRefused, m.Exceptions)
 		add(DiffRefusedPeer, m.Report.Exceptions)
 	}

@@ -75,12 +75,11 @@ func (r *drain) begun() bool {
 	return !r.since.IsZero()
 }
 
-// ErrLastNode is wrapped by the error of Drain when no live peer receives from this node.
-var ErrLastNode = errors.New("no live peer receives from this node, so that its sessions would be lost (--force drains it nevertheless)")
+// ErrLastNode is wrapped by the error of Drain when no peer can take over a map.
+var ErrLastNode = errors.New("no peer can take over, so that sessions would be lost (--force drains the node nevertheless)")
 
-// Drain takes the node out of service: from now on it is not ready. If no live peer receives from
-// this node, Drain returns an error that wraps ErrLastNode, unless force is set. On a drained
-// node, Drain only adds force.
+// Drain takes the node out of service: from now on it is not ready. If no peer can take over one of its maps, see Holding,
+// Drain returns an error that wraps ErrLastNode, unless force is set. On a drained node, Drain only adds force.
 func (d *Daemon) Drain(force bool) (Handover, error) {
 	if !d.drain.inProgress() && !force {
 		if err := d.requireReceiver(); err != nil {
@@ -109,30 +108,16 @@ func (r *drain) begin(since time.Time) {
 	r.waiting, r.cancelled = []string{"the first check"}, ""
 }
 
-// requireReceiver returns an error unless a live peer has a stream from this node, and the settings
-// let at least one live peer receive each map.
+// requireReceiver returns an error unless a peer can take over each map.
 func (d *Daemon) requireReceiver() error {
-	var reasons []string
-	served := false
-	for _, c := range d.replicator.Contacts() {
-		switch {
-		case c.Live && c.Serving:
-			served = true
-		case c.Live:
-			reasons = append(reasons, c.Node+" has no stream from this node")
-		}
+	peers := d.replicator.Status()
+	if len(peers) == 0 {
+		return fmt.Errorf("drain: %w", ErrLastNode)
 	}
-	if served {
-		reasons = withoutReceiver(d.readWatermarks(), d.replicator.Status())
+	if reasons, _ := withoutReceiver(d.mapRedundancy(peers), peers); len(reasons) > 0 {
+		return fmt.Errorf("drain: %w: %s", ErrLastNode, strings.Join(reasons, "; "))
 	}
-	switch {
-	case served && len(reasons) == 0:
-		return nil
-	case len(reasons) > 0:
-		slices.Sort(reasons)
-		return fmt.Errorf("drain: %w: %s", ErrLastNode, strings.Join(reasons, ", "))
-	}
-	return fmt.Errorf("drain: %w", ErrLastNode)
+	return nil
 }
 
 // Handover returns how far the node has handed over.
@@ -153,28 +138,28 @@ func (d *Daemon) Handover() Handover {
 func (d *Daemon) checkHandover(now time.Time) {
 	marks := d.readWatermarks()
 	peers := d.replicator.Status() // after the watermarks, so that it is not older than they are
-	if d.updateHandover(marks, peers, now) {
-		d.undrain("all peers have left")
+	if reason := d.updateHandover(marks, peers, d.mapRedundancy(peers), now); reason != "" {
+		d.undrain(reason)
 	}
 }
 
-// updateHandover updates the progress. It reports whether the drain must be cancelled, because it
-// is not forced and all peers have left.
-func (d *Daemon) updateHandover(marks []watermark, peers []replicate.PeerStatus, now time.Time) (cancel bool) {
+// updateHandover updates the progress. It returns the reason why the drain must be cancelled, or "": it
+// is not forced, and all peers have left, or are drained before this node has handed over.
+func (d *Daemon) updateHandover(marks []watermark, peers []replicate.PeerStatus, maps []MapRedundancy, now time.Time) (cancel string) {
 	r := &d.drain
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.since.IsZero() || r.ending {
-		return false
+		return ""
 	}
 	r.peersSeen = r.peersSeen || len(peers) > 0
 	switch {
 	case len(peers) > 0 || r.forced:
 	case r.peersSeen || d.pastSyncTimeout(d.followed):
-		return true
+		return "all peers have left"
 	default: // syncd has restarted on a drained node
 		r.waiting, r.done = []string{"no peer is connected yet"}, false
-		return false
+		return ""
 	}
 	if !sameChanges(r.watermarks, marks) {
 		r.watermarks, r.changed = marks, now
@@ -182,8 +167,12 @@ func (d *Daemon) updateHandover(marks []watermark, peers []replicate.PeerStatus,
 	}
 	r.waiting, r.peers = behind(r.watermarks, peers), len(peers)
 	r.notHeld = notHeld(r.watermarks, peers)
-	if !r.forced {
-		r.waiting = append(r.waiting, withoutReceiver(r.watermarks, peers)...)
+	if !r.forced && !r.done {
+		reasons, drained := withoutReceiver(maps, peers)
+		if drained {
+			return "all peers are drained"
+		}
+		r.waiting = append(r.waiting, reasons...)
 	}
 	if reason := d.pendingChanges(r, now); reason != "" {
 		r.waiting = append(r.waiting, reason)
@@ -195,7 +184,7 @@ func (d *Daemon) updateHandover(marks []watermark, peers []replicate.PeerStatus,
 	if r.done = len(r.waiting) == 0; r.done && !was {
 		d.logHandover(r, now)
 	}
-	return false
+	return ""
 }
 
 // logHandover logs the result of the drain. The lock is held.
@@ -280,21 +269,34 @@ func behind(marks []watermark, peers []replicate.PeerStatus) []string {
 	return waiting
 }
 
-// withoutReceiver returns a reason for each map that the settings exclude for all peers.
-func withoutReceiver(marks []watermark, peers []replicate.PeerStatus) (reasons []string) {
-	for _, k := range marks {
-		if !slices.ContainsFunc(peers, func(p replicate.PeerStatus) bool { return !k.excludedFor(&p) }) {
-			reasons = append(reasons, "no live peer may receive "+k.name+" (read-from, write-from)")
+// withoutReceiver returns the reasons for each map that no peer can take over. drained reports that, for one of them, all peers
+// that could do so are drained.
+func withoutReceiver(maps []MapRedundancy, peers []replicate.PeerStatus) (reasons []string, drained bool) {
+	for i := range maps {
+		m := &maps[i]
+		if m.Live > 0 {
+			continue
+		}
+		var each []string
+		all := len(m.Peers) > 0
+		for _, h := range m.Peers {
+			each = append(each, h.Reason)
+			all = all && h.Drained
+		}
+		drained = drained || all
+		switch {
+		case len(each) > 0:
+			each = []string{strings.Join(each, ", ")}
+		case slices.ContainsFunc(peers, func(p replicate.PeerStatus) bool { return mapOf(&p, m.Map) != nil }):
+			each = []string{"no live peer may receive " + m.Map + " (read-from, write-from)"}
+		}
+		for _, text := range each {
+			if !slices.Contains(reasons, text) {
+				reasons = append(reasons, text)
+			}
 		}
 	}
-	return reasons
-}
-
-// excludedFor reports whether the settings exclude the map for a peer.
-func (k *watermark) excludedFor(p *replicate.PeerStatus) bool {
-	return slices.ContainsFunc(p.Maps, func(m replicate.MapStatus) bool {
-		return m.Name == k.name && m.SendState == replicate.StateExcluded
-	})
+	return reasons, drained
 }
 
 func (k *watermark) missingAt(p *replicate.PeerStatus) []string {

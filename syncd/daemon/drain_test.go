@@ -99,19 +99,19 @@ func TestDrainNeedsALivePeer(t *testing.T) {
 	n1.start()
 	poll.Eventually(t, "the node is ready alone", func() bool { return n1.status().Ready })
 	n1.write(m1, 0, 100, 7)
-	if _, err := n1.client.Drain(t.Context(), false); err == nil || !strings.Contains(err.Error(), "no live peer receives from this node") {
+	if _, err := n1.client.Drain(t.Context(), false); err == nil || !strings.Contains(err.Error(), "no peer can take over") {
 		t.Fatalf("drain of the last node: got error %v, want it refused", err)
 	}
 	if !n1.status().Ready {
 		t.Fatal("node after a refused drain: got not ready, want ready")
 	}
 	n2.start() // without a map, so that it cannot hold entries
-	poll.Eventually(t, "the drain begins when a peer is live", func() bool { _, err := n1.client.Drain(t.Context(), false); return err == nil })
-	poll.Eventually(t, "the handover waits for the peer's map", func() bool {
-		h, err := n1.client.Handover(t.Context())
-		return err == nil && !h.Done && len(h.Waiting) == 1 && strings.Contains(h.Waiting[0], "n2 does not receive ct")
+	poll.Eventually(t, "a drain is refused because of the peer's map", func() bool {
+		_, err := n1.client.Drain(t.Context(), false)
+		return err != nil && strings.HasSuffix(err.Error(), ": n2 does not receive ct")
 	})
 	m2 := pinned(t, path2, 8, 8, 1000)
+	n1.beginDrain()
 	poll.Eventually(t, "the handover is done", func() bool {
 		h, err := n1.client.Handover(t.Context())
 		return err == nil && h.Done && h.Peers == 1 && len(h.NotHeld) == 0
@@ -158,7 +158,7 @@ func TestDrainNeedsAReceiverOfEachMap(t *testing.T) {
 	n1.start()
 	n2.start()
 	poll.Eventually(t, "the nodes are ready", func() bool { return n1.status().Ready && n2.status().Ready })
-	poll.Eventually(t, "the drain begins", func() bool { _, err := n1.client.Drain(t.Context(), false); return err == nil })
+	n1.beginDrain()
 	next := n1.config
 	next.ReadFrom = []string{"nat=n3"}
 	if _, err := n1.reload(next); err != nil {
@@ -198,7 +198,11 @@ func TestDrainReportsUnheldEntries(t *testing.T) {
 	// 450 records enter the peer's table: all except the share that is reserved for the peer
 	// itself.
 	poll.Eventually(t, "the peer is full", func() bool { s := n2.status(); return s.Maps[0].Failed == 150 && s.Peers[0].Maps[0].Refused == 50 })
-	if _, err := n1.client.Drain(t.Context(), false); err != nil {
+	poll.Eventually(t, "a drain is refused, because the peer holds too little", func() bool {
+		_, err := n1.client.Drain(t.Context(), false)
+		return err != nil && strings.HasSuffix(err.Error(), ": n2 holds 300 of 500 entries of ct (no room, refused there)")
+	})
+	if _, err := n1.client.Drain(t.Context(), true); err != nil {
 		t.Fatal(err)
 	}
 	var h daemon.Handover

@@ -17,9 +17,19 @@ func (m *replica) tooSmallReason(ignoreFailed bool) string {
 
 // ignoreFailedWrites reports whether the map becomes ready although entries do not fit into the
 // kernel map. This is true if a peer has more records than the table may hold, because a map of
-// this size cannot hold all of them.
+// this size cannot hold all of them. It is true for an LRU map, which is full in normal operation.
 func (m *replica) ignoreFailedWrites() bool {
-	return len(m.daemon.replicator.PeersAboveLimit(m.name)) > 0
+	return m.attachedLRU() || len(m.daemon.replicator.PeersAboveLimit(m.name)) > 0
+}
+
+func (m *replica) attachedLRU() bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.kernel == nil {
+		return false
+	}
+	info := m.kernel.m.Info()
+	return isLRU(&info)
 }
 
 // entriesToWrite returns the number of entries to write before the map is ready. The lock is

@@ -18,10 +18,11 @@ var (
 func (s sink) peerMap(peer string, m *replicate.MapStatus) {
 	if r := &m.Report; !r.At.IsZero() {
 		s.gauge(peerNotHeld, float64(r.Failed), peer, m.Name, "failed")
+		s.gauge(peerNotHeld, float64(r.Evicted), peer, m.Name, "evicted")
 		s.gauge(peerNotHeld, float64(r.Refused), peer, m.Name, "refused")
 		s.counter(peerDisplaced, r.Displaced, peer, m.Name)
 		s.gauge(peerLive, float64(r.Live), peer, m.Name)
-		s.gauge(peerRoom, float64(r.MaxEntries), peer, m.Name)
+		s.gauge(peerRoom, float64(r.Kernel.MaxEntries), peer, m.Name)
 	}
 	for _, state := range receiveStates {
 		s.gauge(peerMapState, boolValue(state == m.State), peer, m.Name, "receive", string(state))

@@ -12,10 +12,11 @@ import (
 type NotHeld struct {
 	Peer string `json:"peer"`
 	Map  string `json:"map"`
-	// Entries is the sum of Failed and Refused. The peer failed to write Failed entries to its
-	// kernel map. The peer cannot hold Refused entries.
+	// Entries is the sum of Failed, Evicted and Refused. The peer's kernel map has no room for Failed entries, or refuses them. Its
+	// LRU map has evicted Evicted entries. The peer cannot hold Refused entries.
 	Entries uint64 `json:"entries"`
 	Failed  uint64 `json:"failed"`
+	Evicted uint64 `json:"evicted"`
 	Refused uint64 `json:"refused"`
 	// Live is the number of live records at the peer. MaxEntries is the size of its map.
 	Live       uint64 `json:"live"`
@@ -32,6 +33,9 @@ func (n *NotHeld) Text() string {
 	var why []string
 	if n.Failed > 0 {
 		why = append(why, fmt.Sprintf("%d do not go into its kernel map (%d records for %d entries)", n.Failed, n.Live, n.MaxEntries))
+	}
+	if n.Evicted > 0 {
+		why = append(why, fmt.Sprintf("%d were evicted from its LRU map", n.Evicted))
 	}
 	if n.Refused > 0 {
 		why = append(why, fmt.Sprintf("%d cannot be held there", n.Refused))
@@ -51,8 +55,8 @@ func notHeld(marks []watermark, peers []replicate.PeerStatus) (list []NotHeld) {
 				continue
 			}
 			list = append(list, NotHeld{
-				Peer: peers[i].Node, Map: m.Name, Entries: m.Report.NotHeld(), Failed: m.Report.Failed, Refused: m.Report.Refused,
-				Live: m.Report.Live, MaxEntries: m.Report.MaxEntries, Unknown: !m.Reporting,
+				Peer: peers[i].Node, Map: m.Name, Entries: m.Report.NotHeld(), Failed: m.Report.Failed, Evicted: m.Report.Evicted, Refused: m.Report.Refused,
+				Live: m.Report.Live, MaxEntries: uint64(m.Report.Kernel.MaxEntries), Unknown: !m.Reporting,
 			})
 		}
 	}

@@ -254,9 +254,7 @@ func (c *alertCluster) scenarios() map[string]alertScenario {
 	return map[string]alertScenario{
 		"a drained node": {
 			begin: func() {
-				if _, err := c.n1.client.Drain(c.t.Context(), false); err != nil {
-					c.t.Fatal(err)
-				}
+				c.n1.beginDrain()
 			},
 			end: func() {
 				if _, err := c.n1.client.Undrain(c.t.Context()); err != nil {

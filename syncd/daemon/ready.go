@@ -7,6 +7,7 @@ import (
 	"time"
 
 	mapsyncv1 "mapsync/proto/mapsync/v1"
+	"mapsync/syncd/replicate"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/health"
@@ -168,6 +169,7 @@ func (d *Daemon) publish() Readiness {
 	r := d.mapsReady() // under the lock, so that an older state cannot overwrite a drain
 	d.holdDeletes(!r.Ready || len(r.Unproven) > 0)
 	d.addDrain(&r)
+	d.nodeState.Store(int32(r.state()))
 	if r.Ready == d.healthServing {
 		return r
 	}
@@ -180,6 +182,17 @@ func (d *Daemon) publish() Readiness {
 		d.health.SetServingStatus(service, status)
 	}
 	return r
+}
+
+// state returns the state that peers receive.
+func (r *Readiness) state() replicate.NodeState {
+	switch {
+	case r.Drained:
+		return replicate.NodeStateDrained
+	case r.Ready:
+		return replicate.NodeStateReady
+	}
+	return replicate.NodeStateNotReady
 }
 
 // healthServices are the service names of the health service. The empty name is the whole server.

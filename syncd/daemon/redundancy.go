@@ -11,16 +11,20 @@ import (
 	"mapsync/syncd/replicate"
 )
 
-// Redundancy is the number of peers that hold copies of this node's maps, and the expected
-// number.
+// Redundancy is the number of peers that can take over from this node now, and the expected number.
 type Redundancy struct {
 	// Expected is the number of peers according to expected-peers; 0: it is not set.
 	Expected int `json:"expected"`
-	// Live is the number of these that are connected in both directions. If expected-peers is a
+	// Live is the number of these that can take over all maps of this node: see Holding. If expected-peers is a
 	// number or not set, Live counts all peers.
 	Live int `json:"live"`
-	// Problem names the missing peers, as text for operators, or is empty: "lb2 lost 14 s ago".
+	// Problem has the reason for each peer that cannot take over, as text for operators, or is empty: "lb2 lost 14 s ago". If
+	// expected-peers is not set, it has the live peers only.
 	Problem string `json:"problem,omitempty"`
+	// Announced reports that all peers that cannot take over are drained.
+	Announced bool `json:"announced,omitempty"`
+	// Maps has how much of each map the live peers hold.
+	Maps []MapRedundancy `json:"maps"`
 }
 
 const (
@@ -41,23 +45,32 @@ func (d *Daemon) redundancy(now time.Time) (Redundancy, []AbsentPeer) {
 	d.contacts.note(seen)
 	names, count := d.config.Expected()
 	r := Redundancy{Expected: count}
+	peers := d.replicator.Status()
+	r.Maps = d.mapRedundancy(peers)
 	live := make(map[string]bool)
 	var problems []string
-	for _, s := range seen {
-		if !s.Live || names != nil && !slices.Contains(names, s.Node) {
+	drained := 0
+	for i := range peers {
+		p := &peers[i]
+		if names != nil && !slices.Contains(names, p.Node) {
 			continue
 		}
-		live[s.Node] = true
-		if s.Connected && s.Serving {
+		live[p.Node] = true
+		reason, announced := cannotTakeOver(p, r.Maps)
+		if reason == "" {
 			r.Live++
-		} else {
-			problems = append(problems, broken(&s))
+			continue
+		}
+		problems = append(problems, reason)
+		if announced {
+			drained++
 		}
 	}
 	missing := count - len(live)
 	absent := d.absent(seen, names, missing)
-	if r.Live < r.Expected {
+	if r.Live < r.Expected || r.Expected == 0 && len(problems) > 0 {
 		r.Problem = problemText(problems, absent, names == nil, missing, now)
+		r.Announced = missing <= 0 && drained == len(problems)
 	}
 	return r, absent
 }
@@ -78,15 +91,17 @@ func problemText(problems []string, absent []AbsentPeer, number bool, missing in
 	return strings.Join(problems, ", ")
 }
 
-// broken returns which stream of a live peer is missing.
-func broken(s *replicate.Contact) string {
+// broken returns which stream of a live peer is missing, or "".
+func broken(p *replicate.PeerStatus) string {
 	switch {
-	case s.Connected:
-		return s.Node + " does not receive from this node"
-	case s.Serving:
-		return "no stream from " + s.Node
+	case p.Connected && p.Serving:
+		return ""
+	case p.Connected:
+		return p.Node + " does not receive from this node"
+	case p.Serving:
+		return "no stream from " + p.Node
 	}
-	return "no streams with " + s.Node
+	return "no streams with " + p.Node
 }
 
 // Ago returns a duration as text, in its two largest units: "14 s", "3 min 5 s", "2 h 10 min".

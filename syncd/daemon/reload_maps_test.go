@@ -117,9 +117,7 @@ func TestMapAddedToADrainedNode(t *testing.T) {
 	_, n2, _, _ := syncedPair(t)
 	more := filepath.Join(filepath.Dir(n2.pin), "more")
 	pinned(t, more, 8, 8, 1000)
-	if _, err := n2.client.Drain(t.Context(), false); err != nil {
-		t.Fatal(err)
-	}
+	n2.beginDrain()
 	next := n2.config
 	next.Maps = []string{"ct=" + n2.pin, "more=" + more}
 	if _, err := n2.reload(next); err != nil {

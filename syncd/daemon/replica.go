@@ -10,6 +10,7 @@ import (
 
 	"mapsync/syncd/config"
 	"mapsync/syncd/kmap"
+	"mapsync/syncd/replicate"
 	"mapsync/syncd/schema"
 	"mapsync/syncd/table"
 )
@@ -52,7 +53,7 @@ type replica struct {
 	fields     []schema.Setting // settings of the fields of all maps
 	end        func()           // stops run and the replication, and waits for both; set by start
 
-	room atomic.Int64 // maximum entries of the kernel map; 0: none is attached
+	described atomic.Pointer[replicate.KernelMap] // the attached kernel map, for peers; nil: none is attached
 
 	mu            sync.Mutex
 	state         MapState

@@ -151,7 +151,7 @@ func (m *replica) beginLoading(a *attachment, t *table.Table, s *schema.Schema) 
 	defer m.mu.Unlock()
 	m.kernel, m.table, m.schema, m.state, m.err, m.since = a, t, s, MapLoading, nil, time.Now()
 	info := a.m.Info()
-	m.room.Store(int64(info.MaxEntries))
+	m.described.Store(describeKernel(&info))
 	m.unheldSerial, m.restores, m.restoreAsked = 0, false, time.Time{}
 	if m.identitySaved = m.daemon.state.sameMap(m.name, identityOf(&info)); !m.identitySaved {
 		m.daemon.state.removeIdentity(m.name) // should the former map return, it lacks the changes made meanwhile
@@ -185,7 +185,7 @@ func (m *replica) replicate(t *table.Table, s *schema.Schema, info kmap.Info) er
 		}
 		err := m.daemon.replicator.AddMap(m.name, replicate.Layout{
 			KeySize: info.KeySize, ValueSize: info.ValueSize, LRU: isLRU(&info), Elements: elements(&info),
-			Schema: s, Links: m.daemon.links, Room: func() int { return int(m.room.Load()) },
+			Schema: s, Links: m.daemon.links, Kernel: m.describedKernel,
 		}, t)
 		if err != nil {
 			return err
@@ -197,6 +197,25 @@ func (m *replica) replicate(t *table.Table, s *schema.Schema, info kmap.Info) er
 	m.setState(MapSyncing)
 	m.closeFirstRead()
 	return nil
+}
+
+// describeKernel returns what peers receive about a kernel map.
+func describeKernel(info *kmap.Info) *replicate.KernelMap {
+	k := &replicate.KernelMap{MaxEntries: info.MaxEntries, Flags: info.Flags, Type: replicate.MapTypeHash}
+	switch {
+	case isLRU(info):
+		k.Type = replicate.MapTypeLRUHash
+	case kmap.IsArray(info.Type):
+		k.Type = replicate.MapTypeArray
+	}
+	return k
+}
+
+func (m *replica) describedKernel() replicate.KernelMap {
+	if k := m.described.Load(); k != nil {
+		return *k
+	}
+	return replicate.KernelMap{}
 }
 
 func (m *replica) startSyncer(ctx context.Context, a *attachment, t *table.Table, fail context.CancelCauseFunc) error {
@@ -235,7 +254,7 @@ func (m *replica) detach(next MapState) bool {
 	m.mu.Lock()
 	a := m.kernel
 	m.kernel, m.state = nil, next
-	m.room.Store(0)
+	m.described.Store(nil)
 	m.readyState = notReady
 	m.removeBarrier(&m.readyBarrier)
 	m.removeBarrier(&m.syncBarrier)

@@ -118,8 +118,12 @@ func (m *replica) restoreOffered() {
 func (m *replica) tableFor(opened *kmap.Map, s *schema.Schema) (*table.Table, error) {
 	t, old := m.current()
 	info := opened.Info()
+	var err error
 	o := m.tableOptions(&info, s)
 	o.Timers = m.timers(opened, s)
+	if o.Room, err = info.LRURoom(); err != nil {
+		return nil, err
+	}
 	switch {
 	case !m.wasOffered:
 		o.Stop = m.lastStop(&info, o.Stable)

@@ -199,15 +199,19 @@ type PeerMapStatus struct {
 type PeerReport struct {
 	At         time.Time   `json:"at"`
 	Live       uint64      `json:"live"`
-	MaxEntries uint64      `json:"max_entries"`       // of its kernel map; 0: there is none
-	Failed     uint64      `json:"failed_writes"`     // live entries that its kernel map does not hold
+	MaxEntries int         `json:"max_entries"`       // of its kernel map; 0: there is none
+	Type       string      `json:"type,omitempty"`    // of its kernel map: hash, lru_hash or array
+	Flags      uint32      `json:"flags,omitempty"`   // BPF_F_ flags of its kernel map
+	State      string      `json:"state,omitempty"`   // of the peer: ready, not_ready or drained; absent: unknown
+	Failed     uint64      `json:"failed_writes"`     // entries of this node that its kernel map has no room for, or refuses
+	Evicted    uint64      `json:"evicted_entries"`   // entries of this node that its LRU map has evicted
 	Displaced  uint64      `json:"displaced_entries"` // entries that newer ones ever displaced from it
 	Refused    uint64      `json:"refused_entries"`   // entries of this node that it cannot hold
 	Exceptions []Exception `json:"exceptions,omitempty"`
 }
 
 // NotHeld returns the number of entries that the peer does not hold.
-func (r *PeerReport) NotHeld() uint64 { return r.Failed + r.Refused }
+func (r *PeerReport) NotHeld() uint64 { return r.Failed + r.Evicted + r.Refused }
 
 // Status returns the current status of the node for operators.
 func (d *Daemon) Status() Status {
@@ -324,7 +328,8 @@ func peerReport(r *replicate.Report) *PeerReport {
 		return nil
 	}
 	return &PeerReport{
-		At: r.At, Live: r.Live, MaxEntries: r.MaxEntries, Failed: r.Failed, Displaced: r.Displaced,
+		At: r.At, Live: r.Live, MaxEntries: r.Kernel.MaxEntries, Type: mapTypeName(r.Kernel.Type), Flags: r.Kernel.Flags,
+		State: nodeStateName(r.State), Failed: r.Failed, Evicted: r.Evicted, Displaced: r.Displaced,
 		Refused: r.Refused, Exceptions: exceptions(r.Exceptions),
 	}
 }

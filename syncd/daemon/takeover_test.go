@@ -109,12 +109,16 @@ func testTakenOverTimersExpire(t *testing.T, leave func(*node)) {
 	}
 }
 
+// beginDrain drains the node, as soon as a peer can take over.
+func (n *node) beginDrain() {
+	n.t.Helper()
+	poll.Eventually(n.t, "the drain begins", func() bool { _, err := n.client.Drain(n.t.Context(), false); return err == nil })
+}
+
 // drain drains the node and waits for the handover.
 func (n *node) drain() {
 	n.t.Helper()
-	if _, err := n.client.Drain(n.t.Context(), false); err != nil {
-		n.t.Fatalf("drain: got error %v, want none", err)
-	}
+	n.beginDrain()
 	poll.Eventually(n.t, "the handover is complete", func() bool {
 		h, err := n.client.Handover(n.t.Context())
 		return err == nil && h.Done

@@ -39,6 +39,36 @@ func (s *Syncer) displace(b *Batch) error {
 		}
 		rest = rest[n:]
 	}
+	return s.deleteVictims(b)
+}
+
+// makeRoom deletes entries of peers from an LRU map with more entries than [table.Options.Room], before the kernel evicts others.
+func (s *Syncer) makeRoom(b *Batch) error {
+	if s.m.zero != nil {
+		return nil
+	}
+	b.Reset()
+	s.pending = s.pending[:0]
+	for more := true; more && b.Len() < b.Cap(); {
+		var err error
+		s.t.Update(func(tx *table.Tx) {
+			var rec table.Record
+			for n := 0; n < displaceChunk && more && b.Len() < b.Cap() && err == nil; n++ {
+				var found bool
+				if found, more = tx.MakeRoom(&rec); found {
+					more, err = true, s.addVictim(b, &rec)
+				}
+			}
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return s.deleteVictims(b)
+}
+
+// deleteVictims deletes the victims in the batch from the kernel map.
+func (s *Syncer) deleteVictims(b *Batch) error {
 	if b.Len() == 0 {
 		return nil
 	}
@@ -74,11 +104,19 @@ func (s *Syncer) addVictims(b *Batch, refused []pendingWrite) (n int, err error)
 			if !found {
 				continue
 			}
-			if err = b.Add(rec.Key, nil); err != nil {
+			if err = s.addVictim(b, &rec); err != nil {
 				return
 			}
-			s.pending = append(s.pending, pendingWrite{rec.Ref, rec.Version, true})
 		}
 	})
 	return n, err
+}
+
+// addVictim adds the delete of a displaced entry to the batch.
+func (s *Syncer) addVictim(b *Batch, rec *table.Record) error {
+	if err := b.Add(rec.Key, nil); err != nil {
+		return err
+	}
+	s.pending = append(s.pending, pendingWrite{rec.Ref, rec.Version, true})
+	return nil
 }

@@ -217,6 +217,9 @@ func (s *Syncer) fill(b *Batch) (position uint64, err error) {
 				if err = b.Add(rec.Key, rec.Value); err != nil {
 					break
 				}
+				if rec.NoRoom {
+					b.refuse()
+				}
 				s.pending = append(s.pending, pendingWrite{rec.Ref, rec.Version, rec.Delete})
 			}
 			position = s.cursor.Position()
@@ -243,7 +246,10 @@ func (s *Syncer) flush(b *Batch, position uint64) error {
 		})
 	}
 	s.t.Update(func(tx *table.Tx) { tx.SetApplied(position) })
-	return s.displace(b)
+	if err := s.displace(b); err != nil {
+		return err
+	}
+	return s.makeRoom(b)
 }
 
 func (s *Syncer) count(b *Batch, took time.Duration) {
@@ -364,7 +370,9 @@ func (s *Syncer) settleDeletes() {
 func (s *Syncer) retry(now time.Time) {
 	failed := s.t.Stats().Failed
 	s.logFailureChange(failed)
-	if failed == 0 || failed < s.lastFailed {
+	room := false
+	s.t.View(func(tx *table.Tx) { room = tx.HasRoom() })
+	if failed == 0 || failed < s.lastFailed || room {
 		s.backoff, s.retryAt = minBackoff, now
 	}
 	s.lastFailed = failed

@@ -212,9 +212,9 @@ func TestDecideIncarnationAndRepair(t *testing.T) {
 
 // TestReportMaxEntries checks that MaxEntries is that of the kernel map, or 0 without one.
 func TestReportMaxEntries(t *testing.T) {
-	for room, want := range map[int]uint64{-1: 0, 0: 0, 7: 7} {
+	for room, want := range map[int]uint64{0: 0, 7: 7} {
 		x := newInboundFixture(t)
-		x.in.m.layout.Room = func() int { return room }
+		x.in.m.layout.Kernel = func() KernelMap { return KernelMap{MaxEntries: room} }
 		for i := range maxReportedExceptions + 1 {
 			x.in.exceptions.add(fmt.Appendf(nil, "%02d", i), 1, target, errGap)
 		}

@@ -7,6 +7,7 @@ import (
 	"unicode"
 
 	mapsyncv1 "mapsync/proto/mapsync/v1"
+	"mapsync/syncd/table"
 )
 
 const (
@@ -26,21 +27,26 @@ type Report struct {
 	// Position is a position of this node's table, as the peer states it. The numbers are not older than the peer's
 	// acknowledgement of it.
 	Position uint64
-	// Live is the number of live records in the peer's table. MaxEntries is the maximum number of
-	// entries of its kernel map; 0: it has no kernel map.
-	Live, MaxEntries uint64
-	// Failed is the number of live records that the peer's kernel map does not hold. Displaced is
-	// the number of records ever displaced from it.
-	Failed, Displaced uint64
+	// Live is the number of live records in the peer's table.
+	Live uint64
+	// Failed is the number of this node's live records that the peer's kernel map has no room for or refuses. Evicted is the
+	// number of those that its LRU map has evicted. A peer of an older release reports the Failed records of all owners together.
+	Failed, Evicted uint64
+	// Displaced is the number of records, of all owners, ever displaced from its kernel map.
+	Displaced uint64
 	// Refused is the number of this node's entries that the peer cannot hold.
 	Refused uint64
 	// Exceptions are some of the Refused entries, at most maxReportedExceptions.
 	Exceptions []Exception
+	// Kernel is the peer's kernel map.
+	Kernel KernelMap
+	// State is the state of the peer.
+	State NodeState
 }
 
-// NotHeld returns the number of entries that the peer's kernel map does not hold. A failover to the
+// NotHeld returns the number of this node's entries that the peer's kernel map does not hold. A failover to the
 // peer loses them.
-func (r *Report) NotHeld() uint64 { return r.Failed + r.Refused }
+func (r *Report) NotHeld() uint64 { return r.Failed + r.Evicted + r.Refused }
 
 // reporting is the reporting state of an inbound map stream. inboundStream.mu guards it. It begins
 // anew with each subscription, so the first report of a subscription is always sent.
@@ -61,8 +67,10 @@ type reporting struct {
 // reportNumbers are the numbers of a report that make a new one due when they change. The number of
 // live records is not among them: it changes all the time.
 type reportNumbers struct {
-	// They are Report.Failed, Displaced, Refused and MaxEntries of this node's copy, all read in one call of report.
-	failed, displaced, refused, room uint64
+	// They are fields of the MapReport about this node's copy, all read in one call of report.
+	failed, displaced, refused, senderFailed, senderEvicted uint64
+	kernel                                                  KernelMap
+	state                                                   NodeState
 }
 
 // appendReports appends the reports that are due for this node's maps. Only the requesting
@@ -104,9 +112,15 @@ func (in *inboundMap) report(now time.Time) *mapsyncv1.MapReport {
 	if st.Dirty > st.Failed {
 		cur.failed = max(cur.failed, min(r.last.failed, uint64(st.Dirty)))
 	}
-	// 0 means that this node has no kernel map at present.
-	if in.m.layout.Room != nil {
-		cur.room = uint64(max(0, in.m.layout.Room()))
+	in.m.table.View(func(tx *table.Tx) {
+		_, failed, evicted := tx.RecordsOf(in.stream.peer.Node)
+		cur.senderFailed, cur.senderEvicted = uint64(failed), uint64(evicted)
+	})
+	if in.m.layout.Kernel != nil {
+		cur.kernel = in.m.layout.Kernel()
+	}
+	if state := in.stream.r.opt.State; state != nil {
+		cur.state = state()
 	}
 	// A new position alone is less urgent than new numbers.
 	moved := in.ackedPosition != r.position
@@ -116,8 +130,10 @@ func (in *inboundMap) report(now time.Time) *mapsyncv1.MapReport {
 	}
 	r.last, r.position, r.sent, r.due = cur, in.ackedPosition, now, false
 	m := &mapsyncv1.MapReport{
-		Position: in.ackedPosition, Live: uint64(st.Live), MaxEntries: cur.room,
+		Position: in.ackedPosition, Live: uint64(st.Live), MaxEntries: uint64(cur.kernel.MaxEntries),
 		Failed: cur.failed, Displaced: cur.displaced, Refused: cur.refused,
+		SenderFailed: cur.senderFailed, SenderEvicted: cur.senderEvicted,
+		Type: cur.kernel.Type, Flags: cur.kernel.Flags, State: cur.state,
 	}
 	in.exceptions.each(maxReportedExceptions, func(key, reason string) {
 		m.Exceptions = append(m.Exceptions, &mapsyncv1.MapException{Key: []byte(key), Reason: reason})
@@ -175,8 +191,13 @@ func (out *outboundMap) lastReport() (r Report) {
 	// The peer can send any numbers.
 	count := func(n uint64) uint64 { return min(n, maxCount) }
 	r = Report{
-		At: got.at, Position: m.GetPosition(), Live: count(m.GetLive()), MaxEntries: count(m.GetMaxEntries()),
-		Failed: count(m.GetFailed()), Displaced: count(m.GetDisplaced()), Refused: count(m.GetRefused()),
+		At: got.at, Position: m.GetPosition(), Live: count(m.GetLive()), Failed: count(m.GetSenderFailed()), Evicted: count(m.GetSenderEvicted()),
+		Displaced: count(m.GetDisplaced()), Refused: count(m.GetRefused()),
+		Kernel: KernelMap{MaxEntries: int(count(m.GetMaxEntries())), Type: m.GetType(), Flags: m.GetFlags()},
+		State:  m.GetState(),
+	}
+	if r.State == NodeStateUnknown {
+		r.Failed = count(m.GetFailed())
 	}
 	for _, x := range m.GetExceptions() {
 		// The key is in the encoding of this node, which has sent it.

@@ -16,7 +16,7 @@ import (
 func TestReportsAreSentWhenTheyChange(t *testing.T) {
 	x := newInboundFixture(t)
 	room := 5
-	x.in.m.layout.Room = func() int { return room }
+	x.in.m.layout.Kernel = func() KernelMap { return KernelMap{MaxEntries: room} }
 	now := time.Now()
 	report := func(what string, due bool) *mapsyncv1.MapReport {
 		t.Helper()
@@ -88,8 +88,8 @@ func TestReportOfFullMap(t *testing.T) {
 			tx.Applied(rec.Ref, rec.Version, errors.New("full"))
 		}
 	})
-	if m := x.in.report(now); m.GetFailed() != 3 || m.GetLive() != 3 || m.GetMaxEntries() != 0 {
-		t.Fatalf("report of a full map: got %v, want 3 failed, 3 live and max entries 0", m)
+	if m := x.in.report(now); m.GetFailed() != 3 || m.GetSenderFailed() != 3 || m.GetLive() != 3 || m.GetMaxEntries() != 0 {
+		t.Fatalf("report of a full map: got %v, want 3 failed, 3 of the sender, 3 live and max entries 0", m)
 	}
 	x.tb.Update(func(tx *table.Tx) {
 		for _, rec := range refs[:1] {
@@ -107,6 +107,32 @@ func TestReportOfFullMap(t *testing.T) {
 	x.in.ackedPosition = 20
 	if m := x.in.report(now.Add(reportPause + positionReportPause)); m.GetFailed() != 2 {
 		t.Errorf("report after a newer record: got %v, want 2 failed", m)
+	}
+}
+
+// TestReportOfSender checks that a report has the evicted entries of its receiver, and the state of this node and its map.
+func TestReportOfSender(t *testing.T) {
+	x := newInboundFixture(t)
+	x.in.m.layout.Kernel = func() KernelMap { return KernelMap{MaxEntries: 9, Type: MapTypeLRUHash, Flags: 2} }
+	state := NodeStateNotReady
+	x.in.stream.r.opt.State = func() NodeState { return state }
+	x.handle(stockBatch(x.in.index, 0, 10, 1, 2, 3))
+	x.writeAll()
+	now := time.Now()
+	x.tb.Update(func(tx *table.Tx) {
+		other := tx.Intern(table.Owner{Node: "other", Incarnation: 1})
+		tx.Remote(&table.Delta{Key: key(9), Value: value(9), Version: table.Version(now.UnixNano()), Owner: other}, now.UnixNano(), table.RemoteOptions{})
+		for _, k := range [][]byte{key(1), key(9)} {
+			tx.Local(&table.Change{Key: k, Op: table.OpEvict, Time: now.Add(time.Second).UnixNano()})
+		}
+	})
+	m := x.in.report(now)
+	if m.GetSenderEvicted() != 1 || m.GetSenderFailed() != 0 || m.GetState() != state || m.GetType() != MapTypeLRUHash || m.GetFlags() != 2 || m.GetMaxEntries() != 9 {
+		t.Errorf("report: got %v, want 1 evicted entry, none failed, not ready, and an LRU map of 9 entries with flags 2", m)
+	}
+	state = NodeStateDrained
+	if m := x.in.report(now.Add(reportPause)); m.GetState() != state {
+		t.Errorf("report of a drain: got %v, want drained", m)
 	}
 }
 
@@ -153,20 +179,34 @@ func TestStatusContainsLastReport(t *testing.T) {
 			t.Fatalf("handle message: got error %v, want nil", err)
 		}
 	}
-	m := &mapsyncv1.MapReport{Map: 1, Position: 3, Live: 4, MaxEntries: 5, Failed: 6, Displaced: 7, Refused: 8}
+	m := &mapsyncv1.MapReport{
+		Map: 1, Position: 3, Live: 4, MaxEntries: 5, Failed: 60, Displaced: 7, Refused: 8,
+		SenderFailed: 6, SenderEvicted: 9, Type: MapTypeLRUHash, Flags: 2, State: NodeStateReady,
+	}
 	for range maxReportedExceptions {
 		m.Exceptions = append(m.Exceptions, &mapsyncv1.MapException{Key: make([]byte, maxExceptionKey), Reason: string(make([]byte, maxReason))})
 	}
 	m.Exceptions[0] = &mapsyncv1.MapException{Key: wireBytes(key(1)), Reason: "no \x1broom"}
 	send(m)
 	r := o.m.lastReport()
-	if r.At.Before(begun) || r.Position != 3 || r.Live != 4 || r.MaxEntries != 5 || r.Failed != 6 || r.Displaced != 7 || r.Refused != 8 || r.NotHeld() != 14 {
-		t.Errorf("status: got %+v, want position 3, live 4, max entries 5, failed 6, displaced 7, refused 8, not held 14, not before %s",
-			r, begun)
+	if r.At.Before(begun) || r.NotHeld() != 23 {
+		t.Errorf("status: got a report at %s of %d entries that are not held, want 23, not before %s", r.At, r.NotHeld(), begun)
+	}
+	want := Report{
+		At: r.At, Position: 3, Live: 4, Failed: 6, Evicted: 9, Displaced: 7, Refused: 8, Exceptions: r.Exceptions,
+		Kernel: KernelMap{MaxEntries: 5, Type: MapTypeLRUHash, Flags: 2}, State: NodeStateReady,
+	}
+	if !reflect.DeepEqual(r, want) {
+		t.Errorf("status: got %+v, want %+v", r, want)
 	}
 	if len(r.Exceptions) != maxReportedExceptions || r.Exceptions[0].Key == "" || r.Exceptions[0].Reason != "no ?room" {
 		t.Errorf("exceptions: got %d, the first %q, want %d, the first with a key and reason no ?room",
 			len(r.Exceptions), r.Exceptions[0], maxReportedExceptions)
+	}
+	m.State = NodeStateUnknown
+	send(m)
+	if r := o.m.lastReport(); r.Failed != 60 {
+		t.Errorf("report of an older release: got %d failed entries, want those of all owners, 60", r.Failed)
 	}
 	o.s.removeMap(o.m)
 	send(m) // the subscription has ended

@@ -9,6 +9,7 @@ import (
 
 	"google.golang.org/grpc"
 
+	mapsyncv1 "mapsync/proto/mapsync/v1"
 	"mapsync/syncd/replicate/wire"
 	"mapsync/syncd/schema"
 	"mapsync/syncd/table"
@@ -61,10 +62,41 @@ type Layout struct {
 	Schema *schema.Schema
 	// Links translates between interface indexes and names. Nil: all translations fail.
 	Links schema.Links
-	// Room returns the maximum number of entries of the kernel map, or 0 while the kernel map does not
-	// exist. It must not block and must be safe for concurrent use. Nil: unknown.
-	Room func() int
+	// Kernel returns the present kernel map, or the zero value while there is none. It must not block and must be safe for
+	// concurrent use. Nil: unknown.
+	Kernel func() KernelMap
 }
+
+// KernelMap describes a kernel map to peers.
+type KernelMap struct {
+	// MaxEntries is the maximum number of entries; 0: there is no kernel map.
+	MaxEntries int
+	// Type is the type of the map. A map with values for each CPU has the type of the one without.
+	Type MapType
+	// Flags are the BPF_F_ flags of the creation of the map.
+	Flags uint32
+}
+
+// MapType is the type of a kernel map.
+type MapType = mapsyncv1.MapType
+
+// The types of kernel maps.
+const (
+	MapTypeHash    = mapsyncv1.MapType_MAP_TYPE_HASH
+	MapTypeLRUHash = mapsyncv1.MapType_MAP_TYPE_LRU_HASH
+	MapTypeArray   = mapsyncv1.MapType_MAP_TYPE_ARRAY
+)
+
+// NodeState determines whether traffic may move to a node.
+type NodeState = mapsyncv1.NodeState
+
+// The states of a node.
+const (
+	NodeStateUnknown  = mapsyncv1.NodeState_NODE_STATE_UNSPECIFIED // of an older release
+	NodeStateNotReady = mapsyncv1.NodeState_NODE_STATE_NOT_READY
+	NodeStateReady    = mapsyncv1.NodeState_NODE_STATE_READY
+	NodeStateDrained  = mapsyncv1.NodeState_NODE_STATE_DRAINED
+)
 
 // Options configure a Replicator.
 type Options struct {
@@ -82,6 +114,9 @@ type Options struct {
 	// MaxStreamAge is the maximum age of a stream. The peer then resumes on a new connection, and
 	// both sides authenticate each other again. Zero: 1 h.
 	MaxStreamAge time.Duration
+	// State returns whether traffic may move to this node. It is called with a lock held and must not call the Replicator. Nil:
+	// unknown.
+	State func() NodeState
 	// Addr returns the address at which peers reach this node's replication service, host:port. Nil
 	// or an empty address: peers get it from gossip or from their settings.
 	Addr func() string

@@ -114,6 +114,8 @@ type MapStatus struct {
 	// Sent is the position sent to the peer. Acked is the position that the peer has acknowledged:
 	// its kernel map holds everything up to it.
 	Sent, Acked uint64
+	// Records is the number of this node's live records. A peer that holds all of them loses none in a failover.
+	Records uint64
 	// LagEntries is the number of changes since Acked. Changes that are not sent to the peer count
 	// until the peer has acknowledged a later position.
 	LagEntries uint64
@@ -219,6 +221,10 @@ func (s *outboundStream) status(maps []MapStatus, now time.Time) {
 			}
 			ms.SendState = StateServed
 			ms.Reporting, ms.Report = s.sendsReports, out.lastReport()
+			out.m.table.View(func(tx *table.Tx) {
+				n, _, _ := tx.RecordsOf(s.r.opt.Self.Node)
+				ms.Records = uint64(n)
+			})
 			ms.Serving, ms.Sent, ms.Acked = true, out.sentPosition.Load(), out.ackedPosition.Load()
 			// The lag covers all changes of the table since the acknowledged position.
 			if head := out.m.head(); head > ms.Acked {

@@ -139,7 +139,7 @@ func (t *Table) holdDelete(c *Change, s uint32) Outcome {
 		again: m.is(flagCleared) && caller.ID != 0 && caller.Process == x.clear.Caller.Process,
 	}
 	m.noteEvidence(c)
-	m.flags = m.flags&^(flagEntry|flagWritten|flagEvicted) | flagHeld | late
+	t.setFlags(m, flagEntry|flagWritten|flagEvicted, flagHeld|late)
 	x.held++
 	x.latest = max(x.latest, e.since)
 	x.push(e)
@@ -197,7 +197,7 @@ func (t *Table) endHold(s uint32) {
 	default:
 		t.clears.held--
 	}
-	m.flags &^= flagHeld | flagDoubted | flagLateWrite
+	t.setFlags(m, flagHeld|flagDoubted|flagLateWrite, 0)
 }
 
 // presentAgain decides about a key whose delete waits if an event or a reread shows the entry. It returns false if the

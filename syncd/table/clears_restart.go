@@ -27,7 +27,7 @@ func (t *Table) holdAbsent(d *Delta, h, s uint32, now int64) (o Outcome, done bo
 	t.put(s, d.Value, false, now)
 	t.clearDirty(s)
 	t.stampDelta(s, d, now)
-	m.flags = m.flags&^flagEvicted | flagHeld | late
+	t.setFlags(m, flagEvicted, flagHeld|late)
 	t.clears.absentOf.add(s)
 	t.clears.absentHeld++
 	queue := &t.clears.absent

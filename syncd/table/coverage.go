@@ -259,6 +259,15 @@ func (tx *Tx) Unheld() Unheld {
 // OwnNotHeld returns the number of live records of this node, all incarnations, that the kernel map has refused.
 func (tx *Tx) OwnNotHeld() int { return tx.t.owners.list[selfID].digest.notHeld }
 
+// RecordsOf returns the number of live, versioned records of a node, all incarnations. Of these, failed is the number of those that
+// the kernel map has refused or the writer has displaced, and evicted of those that it has evicted.
+func (tx *Tx) RecordsOf(node string) (live, failed, evicted int) {
+	if d := tx.t.digester.nodes[node]; d != nil {
+		live, failed, evicted = d.live, d.notHeld, d.evicted
+	}
+	return live, failed, evicted
+}
+
 // foreign has the owners of keys that peers have and that this node has filtered, until Adopt has ended. The entry of
 // such a key in the local map is not a new one. The lock of the table protects it.
 type foreign struct {

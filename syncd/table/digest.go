@@ -91,8 +91,8 @@ type nodeDigest struct {
 	// audit has the sums of the records below audit.slot that the current audit computed. Nil: no audit is
 	// in progress.
 	audit *digestSums
-	// notHeld is the number of records of the node with flagNotHeld.
-	notHeld int
+	// notHeld is the number of records of the node with flagNotHeld, and evicted that of those with lacksEvicted.
+	notHeld, evicted int
 	// ids is the number of owner ids of the node.
 	ids int
 }

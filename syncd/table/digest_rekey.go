@@ -33,8 +33,6 @@ func (tx *Tx) SetDigestKey(key []byte) {
 			continue
 		}
 		t.addToDigest(s)
-		if m.is(flagNotHeld) {
-			t.owners.list[m.owner].digest.notHeld++
-		}
+		t.owners.list[m.owner].digest.countUnheld(m, 1)
 	}
 }

@@ -78,16 +78,22 @@ func (tx *Tx) Displace(refused Ref, v Version, victim *Record) (found, more bool
 	case old == 0, from == own && t.meta(old).version >= m.version:
 		return false, false
 	}
-	from.victimCursor.step()
-	t.markDirty(old)
-	t.markFailed(old)
-	t.meta(old).flags |= flagEvicted
-	t.describe(old, victim)
+	t.displace(old, from, victim)
 	t.clearNotHeld(m)
 	t.withVictim.push(s)
-	t.stats.Displaced++
-	tx.changed = true
 	return true, false
+}
+
+// displace marks a victim of a group as displaced and describes it.
+func (t *Table) displace(s uint32, from *ownerGroup, victim *Record) {
+	from.victimCursor.step()
+	t.markDirty(s)
+	t.markFailed(s)
+	t.setFlags(t.meta(s), 0, flagEvicted)
+	t.room.older.remove(s)
+	t.describe(s, victim)
+	t.stats.Displaced++
+	t.tx.changed = true
 }
 
 // victimGroup returns the group that gives up an entry for a record, or nil if no entry may be displaced.
@@ -96,17 +102,26 @@ func (t *Table) victimGroup(m *meta) *ownerGroup {
 	if w.unverified {
 		return nil
 	}
-	var most *ownerGroup
-	entries, own := 0, 0
+	most, entries, own := t.largestGroup(w.group)
 	earlier := w.ours && m.owner != selfID
 	if earlier {
 		own = t.kernelEntries(w.Node)
 	}
+	// A difference of one entry counts as equal shares.
+	if (w.group != nil || earlier) && entries <= own+1 {
+		return w.group // nil for an earlier incarnation: entries of this node are not displaced
+	}
+	return most
+}
+
+// largestGroup returns the group with the most entries in the kernel map, nil if none has an entry, and its number of entries.
+// of is the number of entries of group g.
+func (t *Table) largestGroup(g *ownerGroup) (most *ownerGroup, entries, of int) {
 	// rest is the number of entries of owners that are neither live nor this node.
-	rest := t.stats.Live - t.stats.Unversioned - t.notHeld - t.kernelEntries(t.owners.list[selfID].Node)
+	rest := t.stats.Live - t.stats.Unversioned - t.notHeld - t.room.byLack[lacksEvicted] - t.kernelEntries(t.owners.list[selfID].Node)
 	count := func(h *ownerGroup, n int) {
-		if h == w.group {
-			own = n
+		if h == g {
+			of = n
 		}
 		if n > entries {
 			most, entries = h, n
@@ -118,11 +133,7 @@ func (t *Table) victimGroup(m *meta) *ownerGroup {
 		count(h, n)
 	}
 	count(&t.owners.otherOwners, rest)
-	// A difference of one entry counts as equal shares.
-	if (w.group != nil || earlier) && entries <= own+1 {
-		return w.group // nil for an earlier incarnation: entries of this node are not displaced
-	}
-	return most
+	return most, entries, of
 }
 
 // kernelEntries returns the number of records of a node in the kernel map. It includes records that the
@@ -132,7 +143,7 @@ func (t *Table) kernelEntries(node string) int {
 	if d == nil {
 		return 0
 	}
-	return d.live - d.notHeld
+	return d.live - d.notHeld - d.evicted
 }
 
 // nextVictim returns the next record of a group that may be displaced, or 0 if it found none within

@@ -93,7 +93,7 @@ func (t *Table) expireRecord(s uint32, now int64) {
 	t.dropFromDigest(s)
 	t.makeTombstone(s, now)
 	m := t.meta(s)
-	m.flags = m.flags&^flagEvicted | flagExpired
+	t.setFlags(m, flagEvicted, flagExpired)
 	t.moveTail(s)
 }
 
@@ -127,7 +127,7 @@ func (t *Table) remoteExpired(d *Delta, h, s uint32, now int64) Outcome {
 	default: // also if a pending reread must still decide whether the eviction came before the last write
 		t.releaseEntry(s)
 	}
-	m.flags &^= flagEvicted
+	t.setFlags(m, flagEvicted, 0)
 	t.stampDelta(s, d, now)
 	return Accepted
 }
@@ -182,7 +182,7 @@ func (t *Table) limitReleased(limit int) {
 func (t *Table) mergeEvictedOwn(s uint32, d *Delta, now int64) {
 	t.put(s, d.Value, false, now)
 	t.stampDelta(s, d, now)
-	t.meta(s).flags |= flagEvicted
+	t.setFlags(t.meta(s), 0, flagEvicted)
 	if d.Owner == selfID {
 		t.expireRecord(s, now)
 		return
@@ -212,7 +212,7 @@ func (t *Table) localEvict(c *Change, s uint32) Outcome {
 		return Ignored // before the delete that waits
 	}
 	t.unhold(s) // the entry was written and evicted since
-	t.meta(s).flags &^= flagEntry
+	t.setFlags(t.meta(s), flagEntry, 0)
 	// An eviction is a delete only with Options.EvictionDeletes, and only if no live peer owns the record.
 	if m := t.meta(s); !t.opt.EvictionDeletes || t.ownedByLivePeer(s) || t.keptWhileDrained(m) {
 		t.markEvicted(c, s)
@@ -234,7 +234,7 @@ func (t *Table) markEvicted(c *Change, s uint32) {
 	if t.predates(c, s) || (c.Context != ContextReread && m.lastCPU() != c.CPU && c.Time-m.seen <= timestampMargin) {
 		t.requestReread(s) // the entry may have been written since
 	}
-	m.flags |= flagEvicted
+	t.setFlags(m, 0, flagEvicted)
 	m.seen = max(m.seen, c.Time)
 	t.queueEvicted(s)
 }

@@ -23,6 +23,7 @@ func checkInvariants(tb interface {
 	}
 	var st Stats
 	notHeld, sum := make(map[string]int), 0
+	evicted, byLack := make(map[string]int), [3]int{}
 	held, absent := 0, 0
 	checkList := func(list uint32, inOrder bool) {
 		last, prev := uint64(0), list
@@ -64,6 +65,9 @@ func checkInvariants(tb interface {
 					tb.Fatalf("slot %d has flags %b, its delete waits", s, m.flags)
 				}
 			}
+			if byLack[m.flags.lack()]++; m.flags.lack() == lacksEvicted {
+				evicted[t.owners.list[m.owner].Node]++
+			}
 			if m.is(flagNotHeld) {
 				notHeld[t.owners.list[m.owner].Node]++
 				sum++
@@ -85,6 +89,12 @@ func checkInvariants(tb interface {
 		if d.notHeld != notHeld[node] {
 			tb.Fatalf("%d records of %s are not held, counted %d", notHeld[node], node, d.notHeld)
 		}
+		if d.evicted != evicted[node] {
+			tb.Fatalf("%d records of %s are evicted, counted %d", evicted[node], node, d.evicted)
+		}
+	}
+	if byLack[lacksNothing] = t.room.byLack[lacksNothing]; t.room.byLack != byLack {
+		tb.Fatalf("the map lacks entries: %v, counted %v", byLack, t.room.byLack)
 	}
 	if x := &t.clears; x.held != held-absent || x.absentHeld != absent {
 		tb.Fatalf("%d deletes and %d absences wait, counted %d and %d", held-absent, absent, x.held, x.absentHeld)

@@ -3,13 +3,13 @@ package table
 import "time"
 
 // SetMap sets the options that depend on the kernel map: MaxEntries, MaxLive, MaxEvicted, MaxTombstones,
-// LRU and Timers. It ignores the other fields of o. The caller calls it before Refill if another
+// LRU, Room and Timers. It ignores the other fields of o. The caller calls it before Refill if another
 // kernel map of the same layout replaces the former one. Records above a lower limit stay.
 func (tx *Tx) SetMap(o Options) {
 	o.setDefaults()
 	opt := &tx.t.opt
 	opt.MaxEntries, opt.MaxLive, opt.MaxEvicted, opt.MaxTombstones = o.MaxEntries, o.MaxLive, o.MaxEvicted, o.MaxTombstones
-	opt.LRU, opt.Timers, opt.HasTimer = o.LRU, o.Timers, o.HasTimer
+	opt.LRU, opt.Room, opt.Timers, opt.HasTimer = o.LRU, o.Room, o.Timers, o.HasTimer
 	tx.t.admitted = 0 // counted under the former limit
 }
 

@@ -81,7 +81,7 @@ func (tx *Tx) Load(key, value []byte) Outcome {
 	m.flags |= flagUnversioned | flagLoaded
 	t.noteLoaded(s)
 	if t.lacksTimer(value) {
-		m.flags |= flagEntry
+		t.setFlags(m, 0, flagEntry)
 	}
 	t.link(unversioned, s)
 	t.stats.Unversioned++
@@ -115,6 +115,7 @@ func (t *Table) loadKnown(s uint32, value []byte) Outcome {
 	case m.live() && t.equalSignificant(s, value):
 		return Unchanged
 	case m.is(flagDirty):
+		t.noteFoundOlder(s)
 		return Ignored
 	default:
 		t.requestReread(s) // the value may be older than the writer's write, or the key may have changed since

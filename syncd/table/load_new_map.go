@@ -69,7 +69,7 @@ func (t *Table) loadCopy(c *Change, s uint32) Outcome {
 		return Ignored
 	case !stale && m.live() && t.equalCarried(s, c.Value):
 		if t.lacksTimer(c.Value) {
-			m.flags |= flagEntry
+			t.setFlags(m, 0, flagEntry)
 		}
 		t.clearDirty(s)
 		t.markScanned(s)

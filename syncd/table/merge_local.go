@@ -118,7 +118,7 @@ func (t *Table) localUpdate(c *Change, h, s uint32) Outcome {
 		// read before the eviction.
 		switch {
 		case c.Time >= m.seen || c.Read != nil:
-			m.flags &^= flagEvicted
+			t.setFlags(m, flagEvicted, 0)
 			t.keepUnsent(c, s)
 		case m.is(flagEvicted) && m.seen-c.Time <= timestampMargin:
 			t.requestReread(s) // the write may have come after the eviction
@@ -224,7 +224,7 @@ func (t *Table) enter(c *Change, s uint32, v Version) {
 	}
 	deletes := m.flags & (flagDeleteSeen | flagPacketDelete) // may be later than this change
 	t.put(s, c.Value, c.Op != OpUpdate, c.Time)
-	m.flags = m.flags&^(flagWritten|flagEvicted) | deletes
+	t.setFlags(m, flagWritten|flagEvicted, deletes)
 	t.clearDirty(s)
 	t.stamp(s, v, selfID)
 	t.hold(s, b)

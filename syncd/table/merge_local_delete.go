@@ -39,7 +39,7 @@ func (t *Table) localDelete(c *Change, h, s uint32) Outcome {
 		}
 		return Unchanged
 	}
-	m.flags &^= flagEntry
+	t.setFlags(m, flagEntry, 0)
 	packet := c.Context < ContextSyscall || c.Context == ContextReread && m.is(flagPacketDelete)
 	switch {
 	case m.is(flagHeld) && !packet: // the table has the entry as absent

@@ -133,7 +133,7 @@ var oldRuleList = []oldRule{
 	{
 		name: "a change of the digest key forgets which records the map has refused",
 		file: "digest_rekey.go",
-		old:  "			t.owners.list[m.owner].digest.notHeld++\n",
+		old:  "		t.owners.list[m.owner].digest.countUnheld(m, 1)\n",
 		new:  "",
 	},
 	{

@@ -69,7 +69,7 @@ func (t *Table) makeLive(s uint32, value []byte) {
 	m := t.meta(s)
 	if !m.live() {
 		t.unrelease(m)
-		m.flags &^= flagTombstone | flagExpired | flagInferred
+		t.setFlags(m, flagTombstone|flagExpired|flagInferred, 0)
 		t.stats.Tombstones--
 		t.stats.Live++
 		t.markScanned(s)
@@ -99,14 +99,10 @@ func (t *Table) put(s uint32, value []byte, deleted bool, now int64) {
 func (t *Table) stamp(s uint32, v Version, o OwnerID) {
 	t.removeFromDigest(s)
 	m := t.meta(s)
-	// The number of records that are not held is kept for each node and follows the owner.
-	if m.is(flagNotHeld) {
-		t.owners.list[m.owner].digest.notHeld--
-		t.owners.list[o].digest.notHeld++
-	}
 	t.owners.moveReference(m.owner, o)
 	t.stampSuperseded(m, v, o)
-	m.version, m.owner = v, o
+	t.setOwner(m, o)
+	m.version = v
 	m.flags &^= flagUnsent | flagCleared | flagNamed | flagUnfit
 	if m.is(flagHeld) {
 		t.holdLonger(s)
@@ -137,7 +133,7 @@ func (t *Table) unlink(s uint32) {
 	switch {
 	// Unversioned records have no cursors.
 	case m.is(flagUnversioned):
-		m.flags &^= flagUnversioned
+		t.setFlags(m, flagUnversioned, 0)
 		t.stats.Unversioned--
 	// The record is in no list.
 	case m.seq == 0:
@@ -159,11 +155,12 @@ func (t *Table) unlink(s uint32) {
 func (t *Table) markDirty(s uint32) {
 	m := t.meta(s)
 	t.tx.changed = true
+	t.noteOlder(s)
 	t.unhold(s)
-	m.flags &^= flagEvicted
+	was := m.is(flagDirty)
+	t.setFlags(m, flagEvicted, flagDirty)
 	// A dirty record may be in the writer's current burst. With flagRedo, Applied leaves it dirty.
-	if !m.is(flagDirty) {
-		m.flags |= flagDirty
+	if !was {
 		t.stats.Dirty++
 		return
 	}
@@ -181,18 +178,19 @@ func (t *Table) clearFailed(m *meta) {
 
 // markNotHeld marks a live record whose last write failed.
 func (t *Table) markNotHeld(m *meta) {
-	m.flags &^= flagEntry
-	if m.live() && !m.is(flagNotHeld) {
-		m.flags |= flagNotHeld
-		t.notHeld++
-		t.owners.list[m.owner].digest.notHeld++
+	if !m.live() || m.is(flagNotHeld) {
+		t.setFlags(m, flagEntry, 0)
+		return
 	}
+	t.setFlags(m, flagEntry, flagNotHeld)
+	t.notHeld++
+	t.owners.list[m.owner].digest.notHeld++
 }
 
 // clearNotHeld removes the mark that the last write of a record failed.
 func (t *Table) clearNotHeld(m *meta) {
 	if m.is(flagNotHeld) {
-		m.flags &^= flagNotHeld
+		t.setFlags(m, flagNotHeld, 0)
 		t.notHeld--
 		t.owners.list[m.owner].digest.notHeld--
 	}
@@ -208,7 +206,8 @@ func (t *Table) clearDirty(s uint32) {
 	t.tx.changed = true
 	t.clearFailed(m)
 	t.clearNotHeld(m)
-	m.flags &^= flagDirty | flagRedo
+	t.setFlags(m, flagDirty|flagRedo, 0)
+	t.room.older.remove(s)
 	t.stats.Dirty--
 	t.barrierWritten(s)
 	if m.is(flagReread) {

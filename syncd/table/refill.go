@@ -11,7 +11,7 @@ func (tx *Tx) Refill() {
 			if next = m.next; m.is(flagHeld) && t.isRestored(m.version) {
 				t.moveTail(s) // see Record.Undecided
 			}
-			m.flags &^= flagWritten | flagEntry | flagEvicted | flagDeleteSeen | flagPacketDelete
+			t.setFlags(m, flagWritten|flagEntry|flagEvicted|flagDeleteSeen|flagPacketDelete, 0)
 			t.unrelease(m)
 			t.unhold(s)
 			t.clearNotHeld(m) // the failed writes were writes to the old map
@@ -22,6 +22,7 @@ func (tx *Tx) Refill() {
 			}
 		}
 	}
+	t.room.older = slotSet{}
 	// The victim cursors have the places of the old map.
 	for _, h := range append(t.owners.groups, &t.owners.otherOwners) {
 		t.closeVictimCursor(h)

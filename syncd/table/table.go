@@ -102,6 +102,8 @@ type Options struct {
 	// LRU is true if the kernel map evicts entries. A key that a reread does not find then counts as evicted, not as
 	// deleted. So does a key of this node that is not in the map when syncd starts, unless EvictionDeletes is set.
 	LRU bool
+	// Room is the number of entries of an LRU map above which the writer treats the map as full. Zero: no limit. See room.go.
+	Room int
 	// EvictedTTL is the lifetime of a record of this node after the kernel evicted its entry. Zero means
 	// DefaultEvictedTTL.
 	EvictedTTL time.Duration
@@ -250,6 +252,8 @@ type Table struct {
 	stopBuf []byte
 	// copies has the entries of a new map that wait for their reread: see load_new_map.go.
 	copies copies
+	// room has the numbers of records whose entry the map lacks.
+	room mapRoom
 	// unheld has the keys of this node's earlier incarnations that the map may never have held.
 	unheld unheld
 	// deletesHeld is true while Options.DeletesAny has no effect. See HoldDeletes.

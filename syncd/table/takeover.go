@@ -152,7 +152,7 @@ func (t *Table) takeOverUsed(s uint32, now int64) {
 	v := max(t.versionAt(now), t.meta(s).version+1)
 	t.stamp(s, v, selfID)
 	// The map holds the entry, because the record is not dirty. A timer in it would be this node's own.
-	t.meta(s).flags |= flagEntry
+	t.setFlags(t.meta(s), 0, flagEntry)
 	t.stats.TakeoversUsed++
 }
 
@@ -180,7 +180,7 @@ func (t *Table) lacksTimer(value []byte) bool {
 func (t *Table) noteTimer(c *Change, s uint32) {
 	m := t.meta(s)
 	if c.Op == OpUpdate && t.showsTimer(c, m) && !t.predatesWrite(c, s) {
-		m.flags &^= flagEntry
+		t.setFlags(m, flagEntry, 0)
 	}
 }
 

@@ -13,7 +13,7 @@ func (t *Table) makeTombstone(s uint32, now int64) {
 		t.clearNotHeld(m)
 		t.unhold(s)
 		t.endSuperseded(m)
-		m.flags = m.flags&^(flagUnsent|flagLoaded|flagEntry) | flagTombstone
+		t.setFlags(m, flagUnsent|flagLoaded|flagEntry, flagTombstone)
 		t.stats.Live--
 		t.stats.Tombstones++
 	}

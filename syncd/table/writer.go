@@ -24,6 +24,7 @@ func (tx *Tx) NextDirty(c *Cursor, rec *Record) bool {
 	}
 	t.barrierTaken(s)
 	t.describe(s, rec)
+	rec.NoRoom = t.lacksRoom(s)
 	if t.meta(s).is(flagReleased) {
 		rec.Delete, rec.Value = false, t.value(s) // the value was about to be written to the map
 	}
@@ -91,6 +92,7 @@ func (tx *Tx) Applied(ref Ref, v Version, err error) {
 	case m.version != v || m.is(flagRedo):
 		if err == nil {
 			m.flags |= flagWritten
+			t.noteFoundOlder(s)
 		}
 	case err != nil && m.is(flagReleased):
 		t.unrelease(m) // the map holds an older entry, which the writer deletes
@@ -106,7 +108,7 @@ func (tx *Tx) Applied(ref Ref, v Version, err error) {
 		t.markScanned(s)
 		m.flags = m.flags&^flagUncertain | flagWritten
 		if m.live() {
-			m.flags |= flagEntry
+			t.setFlags(m, 0, flagEntry)
 		}
 	}
 }
@@ -116,6 +118,7 @@ func (tx *Tx) Applied(ref Ref, v Version, err error) {
 func (tx *Tx) SetApplied(position uint64) {
 	t := tx.t
 	t.barrierFlushed()
+	t.room.taken = 0
 	if position = min(position, t.seq); position > t.applied {
 		t.applied = position
 		t.unheld.noteApplied(position)

@@ -66,7 +66,7 @@ func (t *Table) nextRetry() uint32 {
 			continue
 		}
 		t.failures.push(s)
-		m.flags &^= flagEvicted | flagRedo
+		t.setFlags(m, flagEvicted|flagRedo, 0)
 		return s
 	}
 	return 0

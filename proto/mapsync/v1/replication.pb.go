@@ -76,6 +76,63 @@ func (MapType) EnumDescriptor() ([]byte, []int) {
 	return file_mapsync_v1_replication_proto_rawDescGZIP(), []int{0}
 }
 
+// NodeState determines whether traffic may move to a node.
+type NodeState int32
+
+const (
+	// The node does not report its state.
+	NodeState_NODE_STATE_UNSPECIFIED NodeState = 0
+	// The node is not ready.
+	NodeState_NODE_STATE_NOT_READY NodeState = 1
+	// The node is ready.
+	NodeState_NODE_STATE_READY NodeState = 2
+	// An operator has taken the node out of service.
+	NodeState_NODE_STATE_DRAINED NodeState = 3
+)
+
+// Enum value maps for NodeState.
+var (
+	NodeState_name = map[int32]string{
+		0: "NODE_STATE_UNSPECIFIED",
+		1: "NODE_STATE_NOT_READY",
+		2: "NODE_STATE_READY",
+		3: "NODE_STATE_DRAINED",
+	}
+	NodeState_value = map[string]int32{
+		"NODE_STATE_UNSPECIFIED": 0,
+		"NODE_STATE_NOT_READY":   1,
+		"NODE_STATE_READY":       2,
+		"NODE_STATE_DRAINED":     3,
+	}
+)
+
+func (x NodeState) Enum() *NodeState {
+	p := new(NodeState)
+	*p = x
+	return p
+}
+
+func (x NodeState) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (NodeState) Descriptor() protoreflect.EnumDescriptor {
+	return file_mapsync_v1_replication_proto_enumTypes[1].Descriptor()
+}
+
+func (NodeState) Type() protoreflect.EnumType {
+	return &file_mapsync_v1_replication_proto_enumTypes[1]
+}
+
+func (x NodeState) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use NodeState.Descriptor instead.
+func (NodeState) EnumDescriptor() ([]byte, []int) {
+	return file_mapsync_v1_replication_proto_rawDescGZIP(), []int{1}
+}
+
 // RefusalReason is the reason why the sender does not serve a map.
 type RefusalReason int32
 
@@ -108,11 +165,11 @@ func (x RefusalReason) String() string {
 }
 
 func (RefusalReason) Descriptor() protoreflect.EnumDescriptor {
-	return file_mapsync_v1_replication_proto_enumTypes[1].Descriptor()
+	return file_mapsync_v1_replication_proto_enumTypes[2].Descriptor()
 }
 
 func (RefusalReason) Type() protoreflect.EnumType {
-	return &file_mapsync_v1_replication_proto_enumTypes[1]
+	return &file_mapsync_v1_replication_proto_enumTypes[2]
 }
 
 func (x RefusalReason) Number() protoreflect.EnumNumber {
@@ -121,7 +178,7 @@ func (x RefusalReason) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use RefusalReason.Descriptor instead.
 func (RefusalReason) EnumDescriptor() ([]byte, []int) {
-	return file_mapsync_v1_replication_proto_rawDescGZIP(), []int{1}
+	return file_mapsync_v1_replication_proto_rawDescGZIP(), []int{2}
 }
 
 // EndReason is the reason why a subscription ended.
@@ -161,11 +218,11 @@ func (x EndReason) String() string {
 }
 
 func (EndReason) Descriptor() protoreflect.EnumDescriptor {
-	return file_mapsync_v1_replication_proto_enumTypes[2].Descriptor()
+	return file_mapsync_v1_replication_proto_enumTypes[3].Descriptor()
 }
 
 func (EndReason) Type() protoreflect.EnumType {
-	return &file_mapsync_v1_replication_proto_enumTypes[2]
+	return &file_mapsync_v1_replication_proto_enumTypes[3]
 }
 
 func (x EndReason) Number() protoreflect.EnumNumber {
@@ -174,7 +231,7 @@ func (x EndReason) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use EndReason.Descriptor instead.
 func (EndReason) EnumDescriptor() ([]byte, []int) {
-	return file_mapsync_v1_replication_proto_rawDescGZIP(), []int{2}
+	return file_mapsync_v1_replication_proto_rawDescGZIP(), []int{3}
 }
 
 // Operation is the effect of a delta on its key.
@@ -225,11 +282,11 @@ func (x Operation) String() string {
 }
 
 func (Operation) Descriptor() protoreflect.EnumDescriptor {
-	return file_mapsync_v1_replication_proto_enumTypes[3].Descriptor()
+	return file_mapsync_v1_replication_proto_enumTypes[4].Descriptor()
 }
 
 func (Operation) Type() protoreflect.EnumType {
-	return &file_mapsync_v1_replication_proto_enumTypes[3]
+	return &file_mapsync_v1_replication_proto_enumTypes[4]
 }
 
 func (x Operation) Number() protoreflect.EnumNumber {
@@ -238,7 +295,7 @@ func (x Operation) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Operation.Descriptor instead.
 func (Operation) EnumDescriptor() ([]byte, []int) {
-	return file_mapsync_v1_replication_proto_rawDescGZIP(), []int{3}
+	return file_mapsync_v1_replication_proto_rawDescGZIP(), []int{4}
 }
 
 // Incarnation identifies one process life of a node.
@@ -586,7 +643,12 @@ type Hello struct {
 	// Address of the receiver's own replication service, host:port. The sender dials it to verify
 	// that the receiver is a live node. Empty if the receiver has no replication service, for example
 	// an observer.
-	Address       string `protobuf:"bytes,5,opt,name=address,proto3" json:"address,omitempty"`
+	Address string `protobuf:"bytes,5,opt,name=address,proto3" json:"address,omitempty"`
+	// Release of the receiver, at most 64 bytes, for display.
+	Release string `protobuf:"bytes,7,opt,name=release,proto3" json:"release,omitempty"`
+	// Name of the receiver's cluster, at most 64 bytes. The sender refuses a node of another cluster with the gRPC status
+	// FAILED_PRECONDITION. It does not compare the name for observers.
+	Cluster       string `protobuf:"bytes,8,opt,name=cluster,proto3" json:"cluster,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -652,6 +714,20 @@ func (x *Hello) GetReports() bool {
 func (x *Hello) GetAddress() string {
 	if x != nil {
 		return x.Address
+	}
+	return ""
+}
+
+func (x *Hello) GetRelease() string {
+	if x != nil {
+		return x.Release
+	}
+	return ""
+}
+
+func (x *Hello) GetCluster() string {
+	if x != nil {
+		return x.Cluster
 	}
 	return ""
 }
@@ -1235,7 +1311,16 @@ type MapReport struct {
 	// Number of entries of this sender that the receiver cannot store (exceptions).
 	Refused uint64 `protobuf:"varint,7,opt,name=refused,proto3" json:"refused,omitempty"`
 	// The first exceptions, at most 16.
-	Exceptions    []*MapException `protobuf:"bytes,8,rep,name=exceptions,proto3" json:"exceptions,omitempty"`
+	Exceptions []*MapException `protobuf:"bytes,8,rep,name=exceptions,proto3" json:"exceptions,omitempty"`
+	// Number of live records of this sender among those of failed.
+	SenderFailed uint64 `protobuf:"varint,9,opt,name=sender_failed,json=senderFailed,proto3" json:"sender_failed,omitempty"`
+	// Number of live records of this sender whose entries the receiver's LRU map has evicted.
+	SenderEvicted uint64 `protobuf:"varint,10,opt,name=sender_evicted,json=senderEvicted,proto3" json:"sender_evicted,omitempty"`
+	// Type and BPF_F_ flags of the receiver's kernel map, as long as max_entries is not 0.
+	Type  MapType `protobuf:"varint,11,opt,name=type,proto3,enum=mapsync.v1.MapType" json:"type,omitempty"`
+	Flags uint32  `protobuf:"varint,12,opt,name=flags,proto3" json:"flags,omitempty"`
+	// State of the receiver.
+	State         NodeState `protobuf:"varint,13,opt,name=state,proto3,enum=mapsync.v1.NodeState" json:"state,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1324,6 +1409,41 @@ func (x *MapReport) GetExceptions() []*MapException {
 		return x.Exceptions
 	}
 	return nil
+}
+
+func (x *MapReport) GetSenderFailed() uint64 {
+	if x != nil {
+		return x.SenderFailed
+	}
+	return 0
+}
+
+func (x *MapReport) GetSenderEvicted() uint64 {
+	if x != nil {
+		return x.SenderEvicted
+	}
+	return 0
+}
+
+func (x *MapReport) GetType() MapType {
+	if x != nil {
+		return x.Type
+	}
+	return MapType_MAP_TYPE_UNSPECIFIED
+}
+
+func (x *MapReport) GetFlags() uint32 {
+	if x != nil {
+		return x.Flags
+	}
+	return 0
+}
+
+func (x *MapReport) GetState() NodeState {
+	if x != nil {
+		return x.State
+	}
+	return NodeState_NODE_STATE_UNSPECIFIED
 }
 
 // MapException is an entry of the sender that the receiver cannot store.
@@ -1665,6 +1785,10 @@ type Welcome struct {
 	Reports bool `protobuf:"varint,4,opt,name=reports,proto3" json:"reports,omitempty"`
 	// The sender accepts OwnerRequest.
 	OwnerRequests bool `protobuf:"varint,3,opt,name=owner_requests,json=ownerRequests,proto3" json:"owner_requests,omitempty"`
+	// Release of the sender, at most 64 bytes, for display.
+	Release string `protobuf:"bytes,5,opt,name=release,proto3" json:"release,omitempty"`
+	// Name of the sender's cluster, at most 64 bytes. A receiver of another cluster ends the stream, unless it is an observer.
+	Cluster       string `protobuf:"bytes,6,opt,name=cluster,proto3" json:"cluster,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1725,6 +1849,20 @@ func (x *Welcome) GetOwnerRequests() bool {
 		return x.OwnerRequests
 	}
 	return false
+}
+
+func (x *Welcome) GetRelease() string {
+	if x != nil {
+		return x.Release
+	}
+	return ""
+}
+
+func (x *Welcome) GetCluster() string {
+	if x != nil {
+		return x.Cluster
+	}
+	return ""
 }
 
 // OwnersSent reports that the sender has sent all records that the latest OwnerRequest requests, up
@@ -2854,13 +2992,15 @@ const file_mapsync_v1_replication_proto_rawDesc = "" +
 	"\x06resend\x18\a \x01(\v2\x19.mapsync.v1.ResendRequestH\x00R\x06resend\x12/\n" +
 	"\x06report\x18\f \x01(\v2\x15.mapsync.v1.MapReportH\x00R\x06report\x122\n" +
 	"\x06owners\x18\b \x01(\v2\x18.mapsync.v1.OwnerRequestH\x00R\x06ownersB\t\n" +
-	"\amessageJ\x04\b\t\x10\f\"\xcb\x01\n" +
+	"\amessageJ\x04\b\t\x10\f\"\xff\x01\n" +
 	"\x05Hello\x12)\n" +
 	"\x10protocol_version\x18\x01 \x01(\rR\x0fprotocolVersion\x120\n" +
 	"\x14max_protocol_version\x18\x06 \x01(\rR\x12maxProtocolVersion\x12+\n" +
 	"\x04self\x18\x02 \x01(\v2\x17.mapsync.v1.IncarnationR\x04self\x12\x18\n" +
 	"\areports\x18\x04 \x01(\bR\areports\x12\x18\n" +
-	"\aaddress\x18\x05 \x01(\tR\aaddressJ\x04\b\x03\x10\x04\"\xdc\x02\n" +
+	"\aaddress\x18\x05 \x01(\tR\aaddress\x12\x18\n" +
+	"\arelease\x18\a \x01(\tR\arelease\x12\x18\n" +
+	"\acluster\x18\b \x01(\tR\aclusterJ\x04\b\x03\x10\x04\"\xdc\x02\n" +
 	"\x0fMapSubscription\x12\x10\n" +
 	"\x03map\x18\x01 \x01(\rR\x03map\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12*\n" +
@@ -2898,7 +3038,7 @@ const file_mapsync_v1_replication_proto_rawDesc = "" +
 	"\x03map\x18\x01 \x01(\rR\x03map\";\n" +
 	"\rResendRequest\x12\x10\n" +
 	"\x03map\x18\x01 \x01(\rR\x03map\x12\x18\n" +
-	"\abuckets\x18\x02 \x01(\fR\abuckets\"\xf8\x01\n" +
+	"\abuckets\x18\x02 \x01(\fR\abuckets\"\xb0\x03\n" +
 	"\tMapReport\x12\x10\n" +
 	"\x03map\x18\x01 \x01(\rR\x03map\x12\x1a\n" +
 	"\bposition\x18\x02 \x01(\x04R\bposition\x12\x12\n" +
@@ -2910,7 +3050,13 @@ const file_mapsync_v1_replication_proto_rawDesc = "" +
 	"\arefused\x18\a \x01(\x04R\arefused\x128\n" +
 	"\n" +
 	"exceptions\x18\b \x03(\v2\x18.mapsync.v1.MapExceptionR\n" +
-	"exceptions\"8\n" +
+	"exceptions\x12#\n" +
+	"\rsender_failed\x18\t \x01(\x04R\fsenderFailed\x12%\n" +
+	"\x0esender_evicted\x18\n" +
+	" \x01(\x04R\rsenderEvicted\x12'\n" +
+	"\x04type\x18\v \x01(\x0e2\x13.mapsync.v1.MapTypeR\x04type\x12\x14\n" +
+	"\x05flags\x18\f \x01(\rR\x05flags\x12+\n" +
+	"\x05state\x18\r \x01(\x0e2\x15.mapsync.v1.NodeStateR\x05state\"8\n" +
 	"\fMapException\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\fR\x03key\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\"\xb8\x05\n" +
@@ -2931,12 +3077,14 @@ const file_mapsync_v1_replication_proto_rawDesc = "" +
 	"ownersSent\x12/\n" +
 	"\asources\x18\f \x01(\v2\x13.mapsync.v1.SourcesH\x00R\asources\x125\n" +
 	"\bhandover\x18\r \x01(\v2\x17.mapsync.v1.MapHandoverH\x00R\bhandoverB\t\n" +
-	"\amessage\"\xa2\x01\n" +
+	"\amessage\"\xd6\x01\n" +
 	"\aWelcome\x12)\n" +
 	"\x10protocol_version\x18\x01 \x01(\rR\x0fprotocolVersion\x12+\n" +
 	"\x04self\x18\x02 \x01(\v2\x17.mapsync.v1.IncarnationR\x04self\x12\x18\n" +
 	"\areports\x18\x04 \x01(\bR\areports\x12%\n" +
-	"\x0eowner_requests\x18\x03 \x01(\bR\rownerRequests\"L\n" +
+	"\x0eowner_requests\x18\x03 \x01(\bR\rownerRequests\x12\x18\n" +
+	"\arelease\x18\x05 \x01(\tR\arelease\x12\x18\n" +
+	"\acluster\x18\x06 \x01(\tR\acluster\"L\n" +
 	"\n" +
 	"OwnersSent\x12\x10\n" +
 	"\x03map\x18\x01 \x01(\rR\x03map\x12\x16\n" +
@@ -3022,7 +3170,12 @@ const file_mapsync_v1_replication_proto_rawDesc = "" +
 	"\x14MAP_TYPE_UNSPECIFIED\x10\x00\x12\x11\n" +
 	"\rMAP_TYPE_HASH\x10\x01\x12\x15\n" +
 	"\x11MAP_TYPE_LRU_HASH\x10\x02\x12\x12\n" +
-	"\x0eMAP_TYPE_ARRAY\x10\x03*J\n" +
+	"\x0eMAP_TYPE_ARRAY\x10\x03*o\n" +
+	"\tNodeState\x12\x1a\n" +
+	"\x16NODE_STATE_UNSPECIFIED\x10\x00\x12\x18\n" +
+	"\x14NODE_STATE_NOT_READY\x10\x01\x12\x14\n" +
+	"\x10NODE_STATE_READY\x10\x02\x12\x16\n" +
+	"\x12NODE_STATE_DRAINED\x10\x03*J\n" +
 	"\rRefusalReason\x12\x1e\n" +
 	"\x1aREFUSAL_REASON_UNSPECIFIED\x10\x00\x12\x19\n" +
 	"\x15REFUSAL_REASON_LAYOUT\x10\x01*]\n" +
@@ -3051,96 +3204,99 @@ func file_mapsync_v1_replication_proto_rawDescGZIP() []byte {
 	return file_mapsync_v1_replication_proto_rawDescData
 }
 
-var file_mapsync_v1_replication_proto_enumTypes = make([]protoimpl.EnumInfo, 4)
+var file_mapsync_v1_replication_proto_enumTypes = make([]protoimpl.EnumInfo, 5)
 var file_mapsync_v1_replication_proto_msgTypes = make([]protoimpl.MessageInfo, 31)
 var file_mapsync_v1_replication_proto_goTypes = []any{
 	(MapType)(0),              // 0: mapsync.v1.MapType
-	(RefusalReason)(0),        // 1: mapsync.v1.RefusalReason
-	(EndReason)(0),            // 2: mapsync.v1.EndReason
-	(Operation)(0),            // 3: mapsync.v1.Operation
-	(*Incarnation)(nil),       // 4: mapsync.v1.Incarnation
-	(*Layout)(nil),            // 5: mapsync.v1.Layout
-	(*SubscribeRequest)(nil),  // 6: mapsync.v1.SubscribeRequest
-	(*Hello)(nil),             // 7: mapsync.v1.Hello
-	(*MapSubscription)(nil),   // 8: mapsync.v1.MapSubscription
-	(*OwnerRequest)(nil),      // 9: mapsync.v1.OwnerRequest
-	(*Resume)(nil),            // 10: mapsync.v1.Resume
-	(*MapUnsubscription)(nil), // 11: mapsync.v1.MapUnsubscription
-	(*Ack)(nil),               // 12: mapsync.v1.Ack
-	(*ClockProbe)(nil),        // 13: mapsync.v1.ClockProbe
-	(*CompareRequest)(nil),    // 14: mapsync.v1.CompareRequest
-	(*ResendRequest)(nil),     // 15: mapsync.v1.ResendRequest
-	(*MapReport)(nil),         // 16: mapsync.v1.MapReport
-	(*MapException)(nil),      // 17: mapsync.v1.MapException
-	(*SubscribeResponse)(nil), // 18: mapsync.v1.SubscribeResponse
-	(*Welcome)(nil),           // 19: mapsync.v1.Welcome
-	(*OwnersSent)(nil),        // 20: mapsync.v1.OwnersSent
-	(*Sources)(nil),           // 21: mapsync.v1.Sources
-	(*MapAccepted)(nil),       // 22: mapsync.v1.MapAccepted
-	(*Handover)(nil),          // 23: mapsync.v1.Handover
-	(*MapHandover)(nil),       // 24: mapsync.v1.MapHandover
-	(*MapPending)(nil),        // 25: mapsync.v1.MapPending
-	(*MapRefused)(nil),        // 26: mapsync.v1.MapRefused
-	(*MapEnded)(nil),          // 27: mapsync.v1.MapEnded
-	(*Heartbeat)(nil),         // 28: mapsync.v1.Heartbeat
-	(*ClockReply)(nil),        // 29: mapsync.v1.ClockReply
-	(*Batch)(nil),             // 30: mapsync.v1.Batch
-	(*Digest)(nil),            // 31: mapsync.v1.Digest
-	(*NodeDigest)(nil),        // 32: mapsync.v1.NodeDigest
-	(*Resent)(nil),            // 33: mapsync.v1.Resent
-	(*Delta)(nil),             // 34: mapsync.v1.Delta
-	(*Schema)(nil),            // 35: mapsync.v1.Schema
+	(NodeState)(0),            // 1: mapsync.v1.NodeState
+	(RefusalReason)(0),        // 2: mapsync.v1.RefusalReason
+	(EndReason)(0),            // 3: mapsync.v1.EndReason
+	(Operation)(0),            // 4: mapsync.v1.Operation
+	(*Incarnation)(nil),       // 5: mapsync.v1.Incarnation
+	(*Layout)(nil),            // 6: mapsync.v1.Layout
+	(*SubscribeRequest)(nil),  // 7: mapsync.v1.SubscribeRequest
+	(*Hello)(nil),             // 8: mapsync.v1.Hello
+	(*MapSubscription)(nil),   // 9: mapsync.v1.MapSubscription
+	(*OwnerRequest)(nil),      // 10: mapsync.v1.OwnerRequest
+	(*Resume)(nil),            // 11: mapsync.v1.Resume
+	(*MapUnsubscription)(nil), // 12: mapsync.v1.MapUnsubscription
+	(*Ack)(nil),               // 13: mapsync.v1.Ack
+	(*ClockProbe)(nil),        // 14: mapsync.v1.ClockProbe
+	(*CompareRequest)(nil),    // 15: mapsync.v1.CompareRequest
+	(*ResendRequest)(nil),     // 16: mapsync.v1.ResendRequest
+	(*MapReport)(nil),         // 17: mapsync.v1.MapReport
+	(*MapException)(nil),      // 18: mapsync.v1.MapException
+	(*SubscribeResponse)(nil), // 19: mapsync.v1.SubscribeResponse
+	(*Welcome)(nil),           // 20: mapsync.v1.Welcome
+	(*OwnersSent)(nil),        // 21: mapsync.v1.OwnersSent
+	(*Sources)(nil),           // 22: mapsync.v1.Sources
+	(*MapAccepted)(nil),       // 23: mapsync.v1.MapAccepted
+	(*Handover)(nil),          // 24: mapsync.v1.Handover
+	(*MapHandover)(nil),       // 25: mapsync.v1.MapHandover
+	(*MapPending)(nil),        // 26: mapsync.v1.MapPending
+	(*MapRefused)(nil),        // 27: mapsync.v1.MapRefused
+	(*MapEnded)(nil),          // 28: mapsync.v1.MapEnded
+	(*Heartbeat)(nil),         // 29: mapsync.v1.Heartbeat
+	(*ClockReply)(nil),        // 30: mapsync.v1.ClockReply
+	(*Batch)(nil),             // 31: mapsync.v1.Batch
+	(*Digest)(nil),            // 32: mapsync.v1.Digest
+	(*NodeDigest)(nil),        // 33: mapsync.v1.NodeDigest
+	(*Resent)(nil),            // 34: mapsync.v1.Resent
+	(*Delta)(nil),             // 35: mapsync.v1.Delta
+	(*Schema)(nil),            // 36: mapsync.v1.Schema
 }
 var file_mapsync_v1_replication_proto_depIdxs = []int32{
 	0,  // 0: mapsync.v1.Layout.type:type_name -> mapsync.v1.MapType
-	7,  // 1: mapsync.v1.SubscribeRequest.hello:type_name -> mapsync.v1.Hello
-	8,  // 2: mapsync.v1.SubscribeRequest.subscribe:type_name -> mapsync.v1.MapSubscription
-	11, // 3: mapsync.v1.SubscribeRequest.unsubscribe:type_name -> mapsync.v1.MapUnsubscription
-	12, // 4: mapsync.v1.SubscribeRequest.ack:type_name -> mapsync.v1.Ack
-	13, // 5: mapsync.v1.SubscribeRequest.clock_probe:type_name -> mapsync.v1.ClockProbe
-	14, // 6: mapsync.v1.SubscribeRequest.compare:type_name -> mapsync.v1.CompareRequest
-	15, // 7: mapsync.v1.SubscribeRequest.resend:type_name -> mapsync.v1.ResendRequest
-	16, // 8: mapsync.v1.SubscribeRequest.report:type_name -> mapsync.v1.MapReport
-	9,  // 9: mapsync.v1.SubscribeRequest.owners:type_name -> mapsync.v1.OwnerRequest
-	4,  // 10: mapsync.v1.Hello.self:type_name -> mapsync.v1.Incarnation
-	5,  // 11: mapsync.v1.MapSubscription.layout:type_name -> mapsync.v1.Layout
-	10, // 12: mapsync.v1.MapSubscription.resume:type_name -> mapsync.v1.Resume
-	35, // 13: mapsync.v1.MapSubscription.schema:type_name -> mapsync.v1.Schema
-	9,  // 14: mapsync.v1.MapSubscription.owners:type_name -> mapsync.v1.OwnerRequest
-	17, // 15: mapsync.v1.MapReport.exceptions:type_name -> mapsync.v1.MapException
-	19, // 16: mapsync.v1.SubscribeResponse.welcome:type_name -> mapsync.v1.Welcome
-	22, // 17: mapsync.v1.SubscribeResponse.accepted:type_name -> mapsync.v1.MapAccepted
-	25, // 18: mapsync.v1.SubscribeResponse.pending:type_name -> mapsync.v1.MapPending
-	26, // 19: mapsync.v1.SubscribeResponse.refused:type_name -> mapsync.v1.MapRefused
-	27, // 20: mapsync.v1.SubscribeResponse.ended:type_name -> mapsync.v1.MapEnded
-	30, // 21: mapsync.v1.SubscribeResponse.batch:type_name -> mapsync.v1.Batch
-	28, // 22: mapsync.v1.SubscribeResponse.heartbeat:type_name -> mapsync.v1.Heartbeat
-	29, // 23: mapsync.v1.SubscribeResponse.clock_reply:type_name -> mapsync.v1.ClockReply
-	31, // 24: mapsync.v1.SubscribeResponse.digest:type_name -> mapsync.v1.Digest
-	33, // 25: mapsync.v1.SubscribeResponse.resent:type_name -> mapsync.v1.Resent
-	20, // 26: mapsync.v1.SubscribeResponse.owners_sent:type_name -> mapsync.v1.OwnersSent
-	21, // 27: mapsync.v1.SubscribeResponse.sources:type_name -> mapsync.v1.Sources
-	24, // 28: mapsync.v1.SubscribeResponse.handover:type_name -> mapsync.v1.MapHandover
-	4,  // 29: mapsync.v1.Welcome.self:type_name -> mapsync.v1.Incarnation
-	35, // 30: mapsync.v1.MapAccepted.schema:type_name -> mapsync.v1.Schema
-	23, // 31: mapsync.v1.MapAccepted.handover:type_name -> mapsync.v1.Handover
-	23, // 32: mapsync.v1.MapHandover.handover:type_name -> mapsync.v1.Handover
-	1,  // 33: mapsync.v1.MapRefused.reason:type_name -> mapsync.v1.RefusalReason
-	5,  // 34: mapsync.v1.MapRefused.layout:type_name -> mapsync.v1.Layout
-	2,  // 35: mapsync.v1.MapEnded.reason:type_name -> mapsync.v1.EndReason
-	4,  // 36: mapsync.v1.Batch.origin:type_name -> mapsync.v1.Incarnation
-	4,  // 37: mapsync.v1.Batch.owners:type_name -> mapsync.v1.Incarnation
-	34, // 38: mapsync.v1.Batch.deltas:type_name -> mapsync.v1.Delta
-	32, // 39: mapsync.v1.Digest.nodes:type_name -> mapsync.v1.NodeDigest
-	32, // 40: mapsync.v1.Digest.orphaned:type_name -> mapsync.v1.NodeDigest
-	3,  // 41: mapsync.v1.Delta.operation:type_name -> mapsync.v1.Operation
-	6,  // 42: mapsync.v1.ReplicationService.Subscribe:input_type -> mapsync.v1.SubscribeRequest
-	18, // 43: mapsync.v1.ReplicationService.Subscribe:output_type -> mapsync.v1.SubscribeResponse
-	43, // [43:44] is the sub-list for method output_type
-	42, // [42:43] is the sub-list for method input_type
-	42, // [42:42] is the sub-list for extension type_name
-	42, // [42:42] is the sub-list for extension extendee
-	0,  // [0:42] is the sub-list for field type_name
+	8,  // 1: mapsync.v1.SubscribeRequest.hello:type_name -> mapsync.v1.Hello
+	9,  // 2: mapsync.v1.SubscribeRequest.subscribe:type_name -> mapsync.v1.MapSubscription
+	12, // 3: mapsync.v1.SubscribeRequest.unsubscribe:type_name -> mapsync.v1.MapUnsubscription
+	13, // 4: mapsync.v1.SubscribeRequest.ack:type_name -> mapsync.v1.Ack
+	14, // 5: mapsync.v1.SubscribeRequest.clock_probe:type_name -> mapsync.v1.ClockProbe
+	15, // 6: mapsync.v1.SubscribeRequest.compare:type_name -> mapsync.v1.CompareRequest
+	16, // 7: mapsync.v1.SubscribeRequest.resend:type_name -> mapsync.v1.ResendRequest
+	17, // 8: mapsync.v1.SubscribeRequest.report:type_name -> mapsync.v1.MapReport
+	10, // 9: mapsync.v1.SubscribeRequest.owners:type_name -> mapsync.v1.OwnerRequest
+	5,  // 10: mapsync.v1.Hello.self:type_name -> mapsync.v1.Incarnation
+	6,  // 11: mapsync.v1.MapSubscription.layout:type_name -> mapsync.v1.Layout
+	11, // 12: mapsync.v1.MapSubscription.resume:type_name -> mapsync.v1.Resume
+	36, // 13: mapsync.v1.MapSubscription.schema:type_name -> mapsync.v1.Schema
+	10, // 14: mapsync.v1.MapSubscription.owners:type_name -> mapsync.v1.OwnerRequest
+	18, // 15: mapsync.v1.MapReport.exceptions:type_name -> mapsync.v1.MapException
+	0,  // 16: mapsync.v1.MapReport.type:type_name -> mapsync.v1.MapType
+	1,  // 17: mapsync.v1.MapReport.state:type_name -> mapsync.v1.NodeState
+	20, // 18: mapsync.v1.SubscribeResponse.welcome:type_name -> mapsync.v1.Welcome
+	23, // 19: mapsync.v1.SubscribeResponse.accepted:type_name -> mapsync.v1.MapAccepted
+	26, // 20: mapsync.v1.SubscribeResponse.pending:type_name -> mapsync.v1.MapPending
+	27, // 21: mapsync.v1.SubscribeResponse.refused:type_name -> mapsync.v1.MapRefused
+	28, // 22: mapsync.v1.SubscribeResponse.ended:type_name -> mapsync.v1.MapEnded
+	31, // 23: mapsync.v1.SubscribeResponse.batch:type_name -> mapsync.v1.Batch
+	29, // 24: mapsync.v1.SubscribeResponse.heartbeat:type_name -> mapsync.v1.Heartbeat
+	30, // 25: mapsync.v1.SubscribeResponse.clock_reply:type_name -> mapsync.v1.ClockReply
+	32, // 26: mapsync.v1.SubscribeResponse.digest:type_name -> mapsync.v1.Digest
+	34, // 27: mapsync.v1.SubscribeResponse.resent:type_name -> mapsync.v1.Resent
+	21, // 28: mapsync.v1.SubscribeResponse.owners_sent:type_name -> mapsync.v1.OwnersSent
+	22, // 29: mapsync.v1.SubscribeResponse.sources:type_name -> mapsync.v1.Sources
+	25, // 30: mapsync.v1.SubscribeResponse.handover:type_name -> mapsync.v1.MapHandover
+	5,  // 31: mapsync.v1.Welcome.self:type_name -> mapsync.v1.Incarnation
+	36, // 32: mapsync.v1.MapAccepted.schema:type_name -> mapsync.v1.Schema
+	24, // 33: mapsync.v1.MapAccepted.handover:type_name -> mapsync.v1.Handover
+	24, // 34: mapsync.v1.MapHandover.handover:type_name -> mapsync.v1.Handover
+	2,  // 35: mapsync.v1.MapRefused.reason:type_name -> mapsync.v1.RefusalReason
+	6,  // 36: mapsync.v1.MapRefused.layout:type_name -> mapsync.v1.Layout
+	3,  // 37: mapsync.v1.MapEnded.reason:type_name -> mapsync.v1.EndReason
+	5,  // 38: mapsync.v1.Batch.origin:type_name -> mapsync.v1.Incarnation
+	5,  // 39: mapsync.v1.Batch.owners:type_name -> mapsync.v1.Incarnation
+	35, // 40: mapsync.v1.Batch.deltas:type_name -> mapsync.v1.Delta
+	33, // 41: mapsync.v1.Digest.nodes:type_name -> mapsync.v1.NodeDigest
+	33, // 42: mapsync.v1.Digest.orphaned:type_name -> mapsync.v1.NodeDigest
+	4,  // 43: mapsync.v1.Delta.operation:type_name -> mapsync.v1.Operation
+	7,  // 44: mapsync.v1.ReplicationService.Subscribe:input_type -> mapsync.v1.SubscribeRequest
+	19, // 45: mapsync.v1.ReplicationService.Subscribe:output_type -> mapsync.v1.SubscribeResponse
+	45, // [45:46] is the sub-list for method output_type
+	44, // [44:45] is the sub-list for method input_type
+	44, // [44:44] is the sub-list for extension type_name
+	44, // [44:44] is the sub-list for extension extendee
+	0,  // [0:44] is the sub-list for field type_name
 }
 
 func init() { file_mapsync_v1_replication_proto_init() }
@@ -3180,7 +3336,7 @@ func file_mapsync_v1_replication_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_mapsync_v1_replication_proto_rawDesc), len(file_mapsync_v1_replication_proto_rawDesc)),
-			NumEnums:      4,
+			NumEnums:      5,
 			NumMessages:   31,
 			NumExtensions: 0,
 			NumServices:   1,

@@ -146,6 +146,9 @@ func (n *Node) checkMap() (err error) {
 		return nil
 	}
 	full := n.room > 0 && d.m.n >= n.room
+	if n.lru {
+		full = n.fills() > 0 && d.m.n >= n.fills()
+	}
 	d.tab.View(func(tx *table.Tx) {
 		missing, foreign := "", ""
 		for k := range n.world.keys {
@@ -159,11 +162,11 @@ func (n *Node) checkMap() (err error) {
 					err = fmt.Errorf("%s: key %s is %v in the table and %s in the map", n.Name, n.world.name(k), c, valueText(e.value[:]))
 					return
 				}
-			case c.Live() && full && !n.lru:
+			case c.Live() && !e.live && (e.evicted || n.lru) && (n.countsAsEvicted(k) || !n.world.scans):
+			case c.Live() && full:
 				if c.Owner == d.self {
 					missing = n.world.name(k)
 				}
-			case c.Live() && !e.live && (e.evicted || n.lru) && (n.countsAsEvicted(k) || !n.world.scans):
 			case !c.Live() && e.live && n.released(k):
 			case c.Live() != e.live:
 				err = fmt.Errorf("%s: key %s is %v in the table and %v in the map", n.Name, n.world.name(k), c, e.live)

@@ -142,7 +142,7 @@ func (d *Daemon) attach() {
 	same := n.StateFileMap == n.Map.ID
 	if !d.wasOffered {
 		o := n.opt
-		o.LRU, o.MaxEntries = n.lru, n.room
+		o.LRU, o.MaxEntries, o.Room = n.lru, n.room, n.fills()
 		o = layouts[n.Map.layout].in(o)
 		o.Self, o.Seed, o.SameMap = d.self, 1, same
 		if same {
@@ -173,7 +173,7 @@ func (d *Daemon) attach() {
 			d.convert(n.Map.layout)
 		}
 		o := n.opt
-		o.LRU, o.MaxEntries = n.lru, n.room
+		o.LRU, o.MaxEntries, o.Room = n.lru, n.room, n.fills()
 		d.tab.Update(func(tx *table.Tx) {
 			tx.SetMap(o)
 			tx.Refill()

@@ -103,7 +103,7 @@ func (d *Daemon) convert(to int) {
 	w, from, forgot := d.n.world, d.layout, d.floor() > 0
 	d.noteDropped(to)
 	o := layouts[to].in(d.n.opt)
-	o.LRU, o.MaxEntries, o.Seed = d.n.lru, d.n.room, 1
+	o.LRU, o.MaxEntries, o.Room, o.Seed = d.n.lru, d.n.room, d.n.fills(), 1
 	key := 0
 	converted, result, err := d.tab.Convert(o, table.Conversion{
 		Key: func(dst, src []byte) error {

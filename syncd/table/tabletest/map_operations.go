@@ -217,7 +217,7 @@ func (n *Node) removeLimit() {
 	n.opt.MaxLive = 0
 	if n.Daemon != nil && n.Daemon.tab != nil {
 		o := n.opt
-		o.LRU, o.MaxEntries = n.lru, n.room
+		o.LRU, o.MaxEntries, o.Room = n.lru, n.room, n.fills()
 		n.Daemon.tab.Update(func(tx *table.Tx) { tx.SetMap(o) })
 	}
 }

@@ -87,7 +87,7 @@ func (d *Daemon) work(limit int) {
 	case phaseReport:
 		d.report(nil)
 		d.phase = phaseTake
-		if len(d.refused) > 0 {
+		if len(d.refused) > 0 || d.n.lru {
 			d.phase = phaseVictims
 		}
 	case phaseVictims:
@@ -131,6 +131,9 @@ func (d *Daemon) take(limit int) {
 		var r table.Record
 		for len(d.batch) < limit && tx.NextDirty(d.writer, &r) {
 			w := mapWrite{key: d.keyNumber(r.Key), value: d.value(r.Value), dead: r.Delete, ref: r.Ref, version: r.Version}
+			if r.NoRoom {
+				w.done, w.err = true, errMapFull
+			}
 			// The model decides later with it whether the write was allowed to overwrite an entry.
 			if world.Model != nil {
 				w.raced, w.at = world.Model.pending(d, w.key), world.Model.numbers
@@ -234,12 +237,32 @@ func (d *Daemon) victims() {
 				found, more = tx.Displace(w.ref, w.version, &r)
 			}
 			if found {
-				d.batch = append(d.batch, mapWrite{key: d.keyNumber(r.Key), dead: true, ref: r.Ref, version: r.Version})
+				d.addVictim(&r)
 				world.notef("%s displaces %s for %s", d.n.Name, world.name(d.keyNumber(r.Key)), world.name(w.key))
+			}
+		}
+		for more := true; more; {
+			var found bool
+			if found, more = tx.MakeRoom(&r); found {
+				more = true
+				d.addVictim(&r)
+				world.notef("%s displaces %s for entries of its load balancer", d.n.Name, world.name(d.keyNumber(r.Key)))
 			}
 		}
 	})
 	d.refused = d.refused[:0]
+}
+
+// fills returns the number of entries up to which syncd fills an LRU map, 0 for no limit. Some nodes have a limit.
+func (n *Node) fills() int {
+	if n.ID%2 == 1 {
+		return 0
+	}
+	return n.room - n.room/4
+}
+
+func (d *Daemon) addVictim(r *table.Record) {
+	d.batch = append(d.batch, mapWrite{key: d.keyNumber(r.Key), dead: true, ref: r.Ref, version: r.Version})
 }
 
 // dropped reports the deletes of victims to the table.
