@@ -33,7 +33,10 @@ func printStatus(out io.Writer, s *daemon.Status, all bool) error {
 	if err := w.Flush(); err != nil {
 		return err
 	}
-	printProblems(out, s)
+	if len(s.Problems) > 0 {
+		fmt.Fprintln(out, "\nPROBLEMS")
+		printProblems(out, s.Problems)
+	}
 	return nil
 }
 

@@ -114,7 +114,7 @@ func Default() Config {
 		GossipListen: "127.0.0.1:7946", GRPCListen: "127.0.0.1:7947",
 		DeadTime: 4 * time.Second, SyncTimeout: 30 * time.Second, OnReadyTimeout: ReadyClosed, TombstoneTTL: 15 * time.Minute, EvictedTTL: 15 * time.Minute, RecordsFactor: 2, MaxClockAhead: time.Minute,
 		MaxConnections: DefaultMaxConnections, RedundancyShare: 99,
-		ScanInterval:   10 * time.Second, ScanBudget: 5, RefreshInterval: 10 * time.Second,
+		ScanInterval: 10 * time.Second, ScanBudget: 5, RefreshInterval: 10 * time.Second,
 		MetricsListen: "127.0.0.1:9746",
 		ControlSocket: DefaultControlSocket, StateDir: "/run/mapsync", PinDir: DefaultPinDir,
 		DrainSumsTTL: DefaultDrainSumsTTL,

@@ -26,11 +26,6 @@ type contacts struct {
 	last   map[string]time.Time // by node; at most maxContacts, the oldest is removed first
 	live   map[string]bool      // by node, at the last call of note
 	lostAt time.Time            // when note last detected the loss of a peer
-
-	// Fields of watchRedundancy.
-	wasComplete bool // redundancy was complete once
-	logged      Redundancy
-	loggedAt    time.Time
 }
 
 // note records the contacts that the replicator has seen.

@@ -109,7 +109,7 @@ func (a *admin) metricsHandler() http.Handler {
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
 		fmt.Fprintln(w, "ok")
 	})
-	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
+	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, request *http.Request) {
 		r := a.daemon.ReadyNow()
 		if r.Ready {
 			fmt.Fprintln(w, "ready")
@@ -118,6 +118,11 @@ func (a *admin) metricsHandler() http.Handler {
 		}
 		for _, reason := range slices.Concat(r.Missing, r.Unproven, r.Clocks) {
 			fmt.Fprintln(w, reason)
+		}
+		if _, verbose := request.URL.Query()["verbose"]; verbose {
+			for _, p := range a.daemon.Status().Problems {
+				fmt.Fprintln(w, p.String())
+			}
 		}
 	})
 	return mux

@@ -2,16 +2,11 @@ package daemon
 
 import (
 	"cmp"
-	"context"
 	"fmt"
-	"log/slog"
 	"slices"
 	"strings"
 	"time"
 )
-
-// clockLogInterval is the minimum time between two log lines about one clock problem.
-const clockLogInterval = time.Minute
 
 // nodeClock is the clock of a node.
 type nodeClock struct {
@@ -133,33 +128,6 @@ func (d *Daemon) clockProblems() []clockProblem {
 	}
 	clocks[0].startedAhead = peers > 0 && refusing == peers
 	return findWrongClocks(clocks, limit)
-}
-
-// watchClocks logs each clock problem once per minute until ctx ends.
-func (d *Daemon) watchClocks(ctx context.Context) error {
-	tick := time.NewTicker(contactInterval)
-	defer tick.Stop()
-	logged := make(map[string]time.Time)
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case now := <-tick.C:
-			for nodes, at := range logged {
-				if now.Sub(at) > clockLogInterval {
-					delete(logged, nodes)
-				}
-			}
-			for _, c := range d.clockProblems() {
-				nodes := c.nodes()
-				if _, is := logged[nodes]; !is {
-					logged[nodes] = now
-					d.remoteLog.Error("clocks of nodes are too far apart", slog.String("nodes", nodes), slog.String("problem", c.text()),
-						slog.String("hint", "correct the wrong clock (chronyc makestep); syncd follows it within 10 s"))
-				}
-			}
-		}
-	}
 }
 
 // nodes returns the names of the nodes of a problem.

@@ -20,6 +20,7 @@ import (
 	"mapsync/syncd/capture"
 	"mapsync/syncd/config"
 	"mapsync/syncd/kmap"
+	"mapsync/syncd/problem"
 	"mapsync/syncd/replicate"
 	"mapsync/syncd/table"
 
@@ -82,6 +83,7 @@ type Daemon struct {
 	pinOwners     []uint32      // users whose pins are accepted, besides root and the user of syncd
 	wakeMaps      chan struct{} // wakes watchMaps
 	drain         drain
+	problems      *problem.List
 	contacts      contacts
 	losses        losses
 	programs      programSearch
@@ -102,7 +104,7 @@ type Daemon struct {
 
 	nodeState     atomic.Int32 // replicate.NodeState, for peers
 	healthMu      sync.Mutex   // guards healthServing
-	healthServing bool       // readiness last set in the health service
+	healthServing bool         // readiness last set in the health service
 
 	cleanup []func() error // in the order of opening; Close runs it in reverse
 }
@@ -140,7 +142,8 @@ func New(o Options) (_ *Daemon, err error) {
 			err = errors.Join(err, d.Close())
 		}
 	}()
-	d.remoteLog = d.logLimiter.limitLog(d.log)
+	d.problems = problem.NewList(o.Logger)
+	d.log, d.remoteLog = d.problems.Observe(o.Logger), d.problems.Observe(d.logLimiter.limitLog(o.Logger))
 	if err := d.open(o.OpenCapture); err != nil {
 		return nil, err
 	}
@@ -337,8 +340,7 @@ func (d *Daemon) Run(ctx context.Context) error {
 	g.Go(func() error { return d.followMembers(ctx) })
 	g.Go(func() error { return d.credentials.Run(ctx) })
 	g.Go(func() error { return d.watchMaps(ctx) })
-	g.Go(func() error { return d.watchRedundancy(ctx) })
-	g.Go(func() error { return d.watchClocks(ctx) })
+	g.Go(func() error { return d.watchProblems(ctx) })
 	g.Go(func() error { return d.admin.run(ctx) })
 	g.Go(func() error { return d.followReloads(ctx, g) })
 	g.Go(func() error { return d.servePeers(ctx) })

@@ -155,13 +155,16 @@ func cannotTakeOver(p *replicate.PeerStatus, maps []MapRedundancy) (reason strin
 	return strings.Join(reasons, ", "), drained && len(reasons) > 0
 }
 
+// mapTypeLRU is the name of LRU maps in the status.
+const mapTypeLRU = "lru_hash"
+
 // mapTypeName returns the name of a map type in the status.
 func mapTypeName(t replicate.MapType) string {
 	switch t {
 	case replicate.MapTypeHash:
 		return "hash"
 	case replicate.MapTypeLRUHash:
-		return "lru_hash"
+		return mapTypeLRU
 	case replicate.MapTypeArray:
 		return "array"
 	}

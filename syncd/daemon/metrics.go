@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"mapsync/syncd/problem"
 	"mapsync/syncd/table"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -67,6 +68,8 @@ var (
 	scanFound    = desc("scan_found_total", "Differences between kernel map and table found by scans.", "map")
 	scanSeconds  = desc("scan_seconds", "Duration of the last scan, in seconds.", "map")
 	scanInterval = desc("scan_interval_seconds", "Effective time between two scans, in seconds.", "map")
+
+	problemCount = desc("problem", "Problems of this node, by id; each has a section in docs/night.md.", "id", "severity")
 
 	scansPaused = desc("scans_paused", "1 while scans are paused by `syncd scans pause`, else 0.")
 	kernelCalls = desc("kernel_call_seconds", "Processor time of each system call that reads or writes maps, or creates the buffer of events or a map of sums, by call, in seconds.", "call")
@@ -137,6 +140,7 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	out.gauge(unprovenInfo, boolValue(len(ready.Unproven) > 0))
 	out.gauge(drainInfo, boolValue(ready.Drained))
 	out.gauge(scansPaused, boolValue(!d.scanBudget.PausedUntil().IsZero()))
+	out.problems(d.problems.All())
 	out.files(d)
 	out.capture(d)
 	for _, m := range d.replicas() {
@@ -163,6 +167,21 @@ func boolValue(b bool) float64 {
 		return 1
 	}
 	return 0
+}
+
+// problems sends the number of problems of each kind. A kind without problems has a sample with its usual severity.
+func (s sink) problems(list []problem.Problem) {
+	type sample struct{ id, severity string }
+	count := make(map[sample]int)
+	for _, k := range problem.Kinds {
+		count[sample{k.ID, string(k.Severity)}] = 0
+	}
+	for i := range list {
+		count[sample{list[i].ID, string(list[i].Severity)}]++
+	}
+	for p, n := range count {
+		s.gauge(problemCount, float64(n), p.id, p.severity)
+	}
 }
 
 // files sends the metrics of the files that the daemon reads and writes.

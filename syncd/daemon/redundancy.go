@@ -1,9 +1,7 @@
 package daemon
 
 import (
-	"context"
 	"fmt"
-	"log/slog"
 	"slices"
 	"strings"
 	"time"
@@ -30,8 +28,6 @@ type Redundancy struct {
 const (
 	// contactInterval is the interval at which contacts with peers are recorded.
 	contactInterval = time.Second
-	// redundancyLogInterval is the minimum time between two log lines about redundancy.
-	redundancyLogInterval = 10 * time.Second
 	// maxContacts is the maximum number of nodes whose last contact is stored. maxAbsent is the
 	// maximum number of them that are listed, besides the nodes that expected-peers names.
 	maxContacts = 256
@@ -116,44 +112,4 @@ func Ago(d time.Duration) string {
 		return fmt.Sprintf("%d h %d min", s/3600, s%3600/60)
 	}
 	return fmt.Sprintf("%d d %d h", s/86400, s%86400/3600)
-}
-
-// watchRedundancy records contacts with peers until ctx ends. It logs when fewer peers than
-// expected are live, and when all are live again.
-func (d *Daemon) watchRedundancy(ctx context.Context) error {
-	tick := time.NewTicker(contactInterval)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case now := <-tick.C:
-			r, _ := d.redundancy(now)
-			d.contacts.log(d.log, r, now, d.pastSyncTimeout(d.followed))
-		}
-	}
-}
-
-// log writes a line if redundancy has changed since the last line. After the start it first waits
-// until redundancy was complete once, or until late is set.
-func (c *contacts) log(log *slog.Logger, r Redundancy, now time.Time, late bool) {
-	complete := r.Live >= r.Expected
-	c.wasComplete = c.wasComplete || complete && r.Expected > 0
-	was := c.logged
-	switch {
-	case r.Expected == 0 || !c.wasComplete && !late:
-		return
-	case complete == (was.Live >= was.Expected) && (complete || r.Live == was.Live):
-		return
-	case now.Sub(c.loggedAt) < redundancyLogInterval:
-		return // a later call logs the change
-	}
-	c.logged, c.loggedAt = r, now
-	attrs := []any{slog.Int("live", r.Live), slog.Int("expected", r.Expected)}
-	if complete {
-		log.Info("redundancy restored", attrs...)
-		return
-	}
-	log.Warn("redundancy is reduced", append(attrs, slog.String("missing", r.Problem),
-		slog.String("hint", "a failure of this node loses the sessions that no other peer holds"))...)
 }

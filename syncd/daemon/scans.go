@@ -23,6 +23,9 @@ type ScanStatus struct {
 	Interval float64 `json:"interval_seconds"`
 	Last     float64 `json:"last_seconds"` // duration of the last scan, with pauses
 	Work     float64 `json:"work_seconds"` // duration of the last scan, without pauses
+	// Failing reports that the last scan failed, Late that it took longer than scan-interval.
+	Failing bool `json:"failing,omitempty"`
+	Late    bool `json:"late,omitempty"`
 }
 
 // scanCPUs returns the CPUs of the setting scan-cpus, nil for any. It fails if this process may use none of them.
@@ -115,7 +118,7 @@ func scanStatus(s *kmap.Scanner) *ScanStatus {
 	st := s.Stats()
 	return &ScanStatus{
 		Scans: st.Scans, Urgent: st.Urgent, Failures: st.Failures, Entries: st.Entries, Found: st.Found,
-		Interval: st.Interval.Seconds(), Last: st.Last.Seconds(), Work: st.Work.Seconds(),
+		Interval: st.Interval.Seconds(), Last: st.Last.Seconds(), Work: st.Work.Seconds(), Failing: st.Failing, Late: st.Late,
 	}
 }
 

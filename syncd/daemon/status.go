@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"mapsync/syncd/config"
+	"mapsync/syncd/problem"
 	"mapsync/syncd/replicate"
 	"mapsync/syncd/table"
 )
@@ -40,6 +41,8 @@ type Status struct {
 	Unverified []UnverifiedNode `json:"unverified_nodes,omitempty"`
 	// Observers lists the programs that receive maps and replicate nothing back.
 	Observers []ObserverStatus `json:"observers,omitempty"`
+	// Problems are the problems of the node, the most severe ones first.
+	Problems []problem.Problem `json:"problems"`
 }
 
 // UnverifiedNode is a member of gossip that is not a peer, with the reason.
@@ -88,6 +91,9 @@ type MapStatus struct {
 	Ref        string   `json:"ref"`
 	State      MapState `json:"state"`
 	Error      string   `json:"error,omitempty"`
+	Waiting    string   `json:"waiting,omitempty"` // why the map does not exist, in the state waiting
+	Type       string   `json:"type,omitempty"`    // of the kernel map: hash, lru_hash or array
+	Flags      uint32   `json:"flags,omitempty"`   // BPF_F_ flags of the kernel map
 	ID         uint32   `json:"id,omitempty"`
 	Read       string   `json:"read,omitempty"`
 	Write      string   `json:"write,omitempty"`
@@ -107,6 +113,7 @@ type MapStatus struct {
 	Unversioned int    `json:"unversioned"`
 	Pending     int    `json:"pending_writes"`
 	Failed      int    `json:"failed_writes"`
+	LastFailure string `json:"last_write_failure,omitempty"` // cause of the latest failed write: full, memory, busy or other
 	Position    uint64 `json:"position"`
 	Applied     uint64 `json:"applied"`
 	Memory      uint64 `json:"memory_bytes"`
@@ -247,6 +254,8 @@ func (d *Daemon) Status() Status {
 	for _, p := range d.replicator.Status() {
 		s.Peers = append(s.Peers, peerStatus(&p))
 	}
+	d.problems.Set(d.findProblems(&s), time.Now(), d.starting())
+	s.Problems = d.problems.All()
 	return s
 }
 
@@ -276,10 +285,18 @@ func (m *replica) status() MapStatus {
 	if m.err != nil {
 		s.Error = m.err.Error()
 	}
+	if m.state == MapWaiting {
+		s.Waiting = m.ref.Absence()
+	}
 	if m.kernel != nil {
 		info, method := m.kernel.m.Info(), m.kernel.m.AccessMethods()
 		s.ID, s.Read, s.Write, s.MaxEntries = m.kernel.source, string(method.Read), string(method.Write), info.MaxEntries
 		s.InPlace, s.Scan = m.kernel.inPlace(), scanStatus(m.kernel.scanner)
+		described := describeKernel(&info)
+		s.Type, s.Flags = mapTypeName(described.Type), described.Flags
+		if m.kernel.syncer != nil {
+			s.LastFailure = m.kernel.syncer.Stats().LastFailure
+		}
 		if err := m.kernel.inPlaceErr; err != nil {
 			s.InPlaceProblem = err.Error()
 		}

@@ -65,6 +65,8 @@ type ScannerStats struct {
 	// Interval is the effective time from one regular scan to the next: the configured one, the
 	// extended one of an unchanged map, or the duration of a scan if that is longer.
 	Interval time.Duration
+	// Failing reports that the last scan ended with an error. Late reports that the last regular scan took longer than the interval.
+	Failing, Late bool
 	// Began is the start time of the last finished scan, in ns of the wall clock, or 0 before the
 	// first. The scan has found all entries that were in the map at that time.
 	Began int64
@@ -137,6 +139,7 @@ func (s *Scanner) Stats() ScannerStats {
 	defer s.mu.Unlock()
 	st := s.stats
 	st.Entries, st.Found = t.Scanned, t.ScanFound
+	st.Failing, st.Late = s.failing, s.late
 	if !s.running.IsZero() {
 		st.Interval = max(st.Interval, time.Since(s.running))
 	}

@@ -62,6 +62,9 @@ type SyncerStats struct {
 	FailedBusy   uint64 // writes refused because the map was locked
 	FailedOther  uint64 // writes refused for other reasons
 
+	// LastFailure is the cause of the latest refused write, as in the fields above: full, memory, busy or other; empty: none.
+	LastFailure string
+
 	LastBurst time.Duration // duration of the last batch in the kernel
 	MaxBurst  time.Duration // longest duration of a batch in the kernel
 }
@@ -266,12 +269,16 @@ func (s *Syncer) count(b *Batch, took time.Duration) {
 			st.Written++
 		case errno == unix.E2BIG:
 			st.FailedFull++
+			st.LastFailure = "full"
 		case errno == unix.ENOMEM:
 			st.FailedMemory++
+			st.LastFailure = "memory"
 		case LockedBucket(errno):
 			st.FailedBusy++
+			st.LastFailure = "busy"
 		default:
 			st.FailedOther++
+			st.LastFailure = "other"
 		}
 	}
 }
