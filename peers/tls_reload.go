@@ -110,6 +110,16 @@ func (c *Credentials) install(m *tlsState, now time.Time) (taken bool) {
 	return true
 }
 
+// ReloadProblem returns why changed TLS files are not in use, or "". It returns "" while the files are being replaced.
+func (c *Credentials) ReloadProblem() string {
+	if c.currentState() == nil {
+		return ""
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.failure.logged
+}
+
 // noteReloadFailure records that the changed files are invalid. It logs each error once, and only if
 // the files stay invalid for partialWriteTime. Certificate and key are rarely replaced in one step.
 // The caller holds c.mu.

@@ -2,13 +2,28 @@ package main
 
 import (
 	"fmt"
+	"log/slog"
 	"regexp"
 	"strings"
 	"testing"
 	"time"
 
 	"mapsync/syncd/daemon"
+	"mapsync/syncd/problem"
 )
+
+// printed returns the status as text, with the problems that its fields show.
+func printed(t *testing.T, s *daemon.Status) string {
+	t.Helper()
+	list := problem.NewList(slog.New(slog.DiscardHandler))
+	list.Set(s.StateProblems(), time.Now(), true)
+	s.Problems = list.All()
+	var out strings.Builder
+	if err := printStatus(&out, s, false); err != nil {
+		t.Fatal(err)
+	}
+	return out.String()
+}
 
 // The status must not show a peer without an outbound stream as a peer without lag. It must not
 // show a map as in sync if it differs or was never compared.
@@ -17,17 +32,13 @@ func TestStatusShowsMapsNotInSync(t *testing.T) {
 		m.Name, m.State, m.SendState = "ct", "caught_up", "served"
 		return daemon.PeerStatus{Node: name, Receiving: true, Sending: sending, Maps: []daemon.PeerMapStatus{m}}
 	}
-	var out strings.Builder
-	err := printStatus(&out, &daemon.Status{Node: "n", Ready: true, Peers: []daemon.PeerStatus{
+	text := printed(t, &daemon.Status{Node: "n", Ready: true, Peers: []daemon.PeerStatus{
 		peer("good", true, daemon.PeerMapStatus{Agreed: true}),
 		peer("new", true, daemon.PeerMapStatus{}),
 		peer("differs", true, daemon.PeerMapStatus{Agreed: true, Divergent: 3}),
 		peer("other", true, daemon.PeerMapStatus{Incomparable: "another key"}),
 		peer("unserved", false, daemon.PeerMapStatus{Agreed: true}),
-	}}, false)
-	if err != nil {
-		t.Fatal(err)
-	}
+	}})
 	for _, want := range []string{
 		`good +ct +caught_up +served +yes +0 +0s`,
 		`new +ct +caught_up +served +not compared yet +0`,
@@ -35,11 +46,11 @@ func TestStatusShowsMapsNotInSync(t *testing.T) {
 		`other +ct +caught_up +served +INCONCLUSIVE +0`,
 		`unserved +NOT SENDING`,
 		`unserved +ct +caught_up +NOT SERVED +yes +- +-`,
-		`peer differs, map ct: entries differ, .syncd diff MAP --peer differs. lists them`,
-		`peer other, map ct: cannot be compared: another key`,
+		`CRITICAL divergent, map ct, peer differs, for 0 s: 3 entries differ from those that the peer sent\n  remedy: syncd diff ct --peer differs$`,
+		`WARNING comparison-impossible, map ct, peer other, for 0 s: another key$`,
 	} {
-		if !regexp.MustCompile("(?m)^" + want).MatchString(out.String()) {
-			t.Errorf("status: want the line %q in\n%s", want, out.String())
+		if !regexp.MustCompile("(?m)^" + want).MatchString(text) {
+			t.Errorf("status: want the line %q in\n%s", want, text)
 		}
 	}
 }
@@ -61,18 +72,15 @@ func TestStatusBeginsWithRedundancy(t *testing.T) {
 		}
 		s.Peers[0].Maps = append(s.Peers[0].Maps, m)
 	}
-	var out strings.Builder
-	if err := printStatus(&out, &s, false); err != nil {
-		t.Fatal(err)
-	}
-	text := out.String()
+	text := printed(t, &s)
 	if !strings.HasPrefix(text, "REDUNDANCY 1/2: lb2 lost 14 s ago\nnode lb1, cluster edge: NOT READY\n") {
 		t.Errorf("status: want the redundancy in the first line:\n%s", text)
 	}
 	for _, want := range []string{
 		`lb3 +connected +0 s ago`, `lb2 +LOST +14 s ago`, `old +left +0 s ago`, `lb4 +NEVER SEEN +never`,
 		`lb3 +39 maps +caught_up +served +yes +0 +0s +0 +-`, `lb3 +m7 +REFUSED +served +yes +0 +0s +\? +\?`,
-		`peer lb3, map m7, m17, m27, m37: map of lb3 does not fit$`,
+		`CRITICAL map-unserved, map m17, m27, m37, m7, peer lb3, for 0 s: map of lb3 does not fit$`, `CRITICAL redundancy, for 0 s: 1/2: lb2 lost 14 s ago$`,
+		`CRITICAL not-ready, for 0 s: m0, m1, m2, m3, m4 and 38 more maps: initial sync is under way with lb3\n`,
 	} {
 		if !regexp.MustCompile("(?m)^" + want).MatchString(text) {
 			t.Errorf("status: want the line %q in\n%s", want, text)
@@ -99,27 +107,24 @@ func TestStatusListsUnheldEntries(t *testing.T) {
 			Report: &daemon.PeerReport{Live: 500, MaxEntries: 300, Failed: 200, Refused: 1, Exceptions: list},
 		}, {Name: "fw", State: "pending", SendState: "waiting"}, {Name: "nat", State: "caught_up", SendState: "waiting", Agreed: true}}}},
 	}
-	var out strings.Builder
-	if err := printStatus(&out, &s, false); err != nil {
-		t.Fatal(err)
-	}
+	text := printed(t, &s)
 	for _, want := range []string{
 		`lb3 +ct +caught_up +served +yes +0 +0s +201 +300/300`,
-		`map ct: 2 entries do not go into the kernel map \(10 records for 8 entries\)`,
-		`map ct: only scans find the writes of program tracer \(Kprobe, id 9\)`,
-		`map ct: the programs whose writes only scans find are unknown: list programs: operation not\n +permitted`,
-		`map ct: only scans find changes in place: it needs fexit`,
-		`map ct: 7 entries cannot be sent to any peer\n  \{addr=10.0.0.1\}: padding of the key is not zero\n  and 6 more`,
-		`peer lb3, map ct: 200 entries do not go into the peer's kernel map \(500 records for 300 entries\)`,
-		`peer lb3, map ct: 1 entries of the peer cannot be held here\n  \{addr=10.0.0.1\}: padding`,
-		`peer lb3, map ct: 1 entries of this node cannot be held by the peer\n  \{addr=10.0.0.1\}: padding`,
-		`peer lb3, map ct: 4 entries cannot be sent by the peer`,
+		`CRITICAL failed-writes, map ct, for 0 s: 2 entries do not go into the kernel map \(10 records for 8\n +entries\)\n  remedy: enlarge the map ct of the load balancer$`,
+		`WARNING undetected-programs, map ct, tracer \(Kprobe, id 9\), for 0 s: only scans find the writes of\n +program tracer \(Kprobe, id 9\)$`,
+		`WARNING undetected-programs-unknown, map ct, for 0 s: list programs: operation not permitted$`,
+		`WARNING in-place-unavailable, map ct, for 0 s: it needs fexit$`,
+		`WARNING unsent-entries, map ct, for 0 s: 7 entries cannot be sent to any peer\n  \{addr=10.0.0.1\}: padding of the key is not zero\n  and 6 more\n  remedy: syncd diff ct$`,
+		`WARNING not-held, map ct, peer lb3, for 0 s: 200 entries of this node are not in the peer's kernel\n +map \(500 records for 300 entries\)$`,
+		`WARNING refused-entries, map ct, peer lb3, for 0 s: 1 entries of the peer cannot be held here\n  \{addr=10.0.0.1\}: padding`,
+		`WARNING not-held, map ct, peer lb3, refused, for 0 s: 1 entries of this node cannot be held by the\n +peer\n  \{addr=10.0.0.1\}: padding`,
+		`WARNING peer-unsent-entries, map ct, peer lb3, for 0 s: 4 entries cannot be sent by the peer$`,
 		`lb3 +fw +PENDING +NOT SERVED`,
-		`peer lb3, map fw: the peer does not have the map`,
-		`peer lb3, map nat: not sent: the peer has not subscribed to it`,
+		`CRITICAL map-unserved, map fw, peer lb3, for 0 s: the peer does not have the map$`,
+		`CRITICAL map-unserved, map nat, peer lb3, for 0 s: not sent: the peer has not subscribed to it$`,
 	} {
-		if !regexp.MustCompile("(?m)^" + want).MatchString(out.String()) {
-			t.Errorf("status: want the line %q in\n%s", want, out.String())
+		if !regexp.MustCompile("(?m)^" + want).MatchString(text) {
+			t.Errorf("status: want the line %q in\n%s", want, text)
 		}
 	}
 }

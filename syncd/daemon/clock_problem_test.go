@@ -31,7 +31,7 @@ func TestClockProblemsAreReported(t *testing.T) {
 			ok, err := regexp.MatchString(c.cause, strings.Join(s.ClockProblems, "\n"))
 			return err == nil && ok && strings.Contains(body, ", then restart syncd ") && !strings.Contains(body, "the clock of n")
 		})
-		poll.Eventually(t, "the cause is logged", func() bool { return c.n.log.contains("clocks of nodes are too far apart") })
+		poll.Eventually(t, "the cause is logged", func() bool { return c.n.log.contains(`msg="problem began" id=clock`) })
 		if v := strings.TrimPrefix(c.n.sample("mapsync_clock_apart_seconds", `{node="`+c.peer+`"}`), "-"); !strings.HasPrefix(v, "3600") && !strings.HasPrefix(v, "35") {
 			t.Errorf("%s: mapsync_clock_apart_seconds: got %s, want about 3600", c.n.config.NodeName, v)
 		}
@@ -39,7 +39,7 @@ func TestClockProblemsAreReported(t *testing.T) {
 	if n2.status().Ready || len(n1.status().Peers) != 0 {
 		t.Error("node with its clock ahead: got it joined, want it refused")
 	}
-	lines := func() int { return n1.log.count("clocks of nodes are too far apart") }
+	lines := func() int { return n1.log.count(`msg="problem began" id=clock`) }
 	poll.Stays(t, 2*time.Second, "one log line about the clock during several checks", func() bool { return lines() == 1 },
 		func() any { return lines() })
 	// The remedy: set the clock and restart.

@@ -28,16 +28,15 @@ func (d *Daemon) starting() bool {
 	return len(d.config.Join) > 0 && d.membershipReason() != ""
 }
 
-// finder collects the problems that the status shows.
+// finder collects the problems that a status shows.
 type finder struct {
-	daemon *Daemon
 	status *Status
 	list   []problem.Problem
 }
 
-// findProblems returns the problems that a status shows. The list of problems in the status is not read.
-func (d *Daemon) findProblems(s *Status) []problem.Problem {
-	f := &finder{daemon: d, status: s}
+// StateProblems returns the problems that the other fields of the status show. Problems also has those from events.
+func (s *Status) StateProblems() []problem.Problem {
+	f := &finder{status: s}
 	f.node()
 	f.files()
 	for i := range s.Maps {
@@ -70,14 +69,14 @@ func (f *finder) node() {
 		f.add(p)
 	}
 	reasons := s.NotReady
-	if h := f.daemon.Handover(); s.Drained && len(reasons) > 0 {
-		f.add(problem.Problem{ID: "drained", Text: reasons[len(reasons)-1], Since: h.Since})
+	if s.Drained && len(reasons) > 0 {
+		f.add(problem.Problem{ID: "drained", Text: reasons[len(reasons)-1], Since: s.DrainedSince})
 		reasons = reasons[:len(reasons)-1]
 	}
 	f.add(problem.Problem{ID: "not-ready", Text: strings.Join(reasons, "; ")})
 	f.add(problem.Problem{ID: "ready-unproven", Text: strings.Join(s.Unproven, "; ")})
-	for _, c := range f.daemon.clockProblems() {
-		f.add(problem.Problem{ID: "clock", Subject: c.nodes(), Text: c.text()})
+	for i, text := range s.ClockProblems {
+		f.add(problem.Problem{ID: "clock", Subject: s.clockNodes[i], Text: text})
 	}
 	if l := &s.Capture.Losses; l.Open {
 		f.add(problem.Problem{ID: "losses-open", Text: fmt.Sprintf("events were lost %s ago, and scans have not found all changes yet", Ago(time.Duration(l.OpenSeconds*float64(time.Second))))})
@@ -89,15 +88,12 @@ func (f *finder) node() {
 
 // files adds the problems of files that the daemon reads and writes.
 func (f *finder) files() {
-	d := f.daemon
-	if st := d.state.stats(); !st.Saved && st.Problem != "" {
-		f.add(problem.Problem{ID: "state-not-saved", Subject: d.config.StateDir, Text: st.Problem})
-	}
-	if _, err := d.lastReload(); err != nil {
-		f.add(problem.Problem{ID: "settings-not-reloaded", Text: err.Error()})
-	}
-	for _, a := range d.credentials.Advice() {
-		f.add(problem.Problem{ID: "tls-files", Subject: a.File, Text: a.Problem, Remedy: a.Hint})
+	s := f.status
+	f.add(problem.Problem{ID: "state-not-saved", Subject: s.StateDir, Text: s.StateProblem})
+	f.add(problem.Problem{ID: "settings-not-reloaded", Text: s.SettingsProblem})
+	f.add(problem.Problem{ID: "tls-not-reloaded", Text: s.TLSProblem})
+	for _, p := range s.FileProblems {
+		f.add(problem.Problem{ID: "tls-files", Subject: p.File, Text: p.Text, Remedy: p.Remedy})
 	}
 }
 

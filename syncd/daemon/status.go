@@ -20,12 +20,21 @@ type Status struct {
 	NotReady      []string  `json:"not_ready"`
 	Unproven      []string  `json:"unproven,omitempty"` // the node is ready nevertheless: see Readiness
 	Drained       bool      `json:"drained,omitempty"`
+	DrainedSince  time.Time `json:"drained_since,omitzero"`
 	TLS           bool      `json:"tls"`
 	CertExpires   time.Time `json:"cert_expires,omitzero"`
 	GossipProblem string    `json:"gossip_problem,omitempty"`
 	// ClockProblems lists nodes whose clocks differ too much from this node's clock: see
 	// Readiness.
-	ClockProblems []string      `json:"clock_problems,omitempty"`
+	ClockProblems []string `json:"clock_problems,omitempty"`
+	clockNodes    []string // the nodes of each of ClockProblems, separated by commas
+	// StateProblem is why the state file is not saved, SettingsProblem why the latest reload of the settings failed, and TLSProblem
+	// why changed TLS files are not in use. FileProblems are other problems of TLS files.
+	StateProblem    string        `json:"state_problem,omitempty"`
+	StateDir        string        `json:"state_dir"`
+	SettingsProblem string        `json:"settings_problem,omitempty"`
+	TLSProblem      string        `json:"tls_problem,omitempty"`
+	FileProblems    []FileProblem `json:"file_problems,omitempty"`
 	Gaps          uint64        `json:"gaps"` // batches received out of sequence
 	Capture       CaptureStatus `json:"capture"`
 	// ScansPausedUntil is the end of a pause of scans. Zero: they are not paused.
@@ -43,6 +52,13 @@ type Status struct {
 	Observers []ObserverStatus `json:"observers,omitempty"`
 	// Problems are the problems of the node, the most severe ones first.
 	Problems []problem.Problem `json:"problems"`
+}
+
+// FileProblem is a problem of a file that is in use.
+type FileProblem struct {
+	File   string `json:"file"`
+	Text   string `json:"text"`
+	Remedy string `json:"remedy"`
 }
 
 // UnverifiedNode is a member of gossip that is not a peer, with the reason.
@@ -234,7 +250,13 @@ func (d *Daemon) Status() Status {
 	s.Redundancy, s.Absent = d.redundancy(time.Now())
 	r := d.Ready()
 	s.Ready, s.NotReady, s.Unproven, s.Drained = r.Ready, r.Missing, r.Unproven, r.Drained
-	s.ClockProblems = r.Clocks
+	for _, c := range d.clockProblems() {
+		s.ClockProblems, s.clockNodes = append(s.ClockProblems, c.text()), append(s.clockNodes, c.nodes())
+	}
+	if s.Drained {
+		s.DrainedSince = d.Handover().Since
+	}
+	d.fillFiles(&s)
 	s.ScansPausedUntil = d.scanBudget.PausedUntil()
 	if err := d.cluster.JoinError(); err != nil {
 		s.GossipProblem = err.Error()
@@ -254,9 +276,24 @@ func (d *Daemon) Status() Status {
 	for _, p := range d.replicator.Status() {
 		s.Peers = append(s.Peers, peerStatus(&p))
 	}
-	d.problems.Set(d.findProblems(&s), time.Now(), d.starting())
+	d.problems.Set(s.StateProblems(), time.Now(), d.starting())
 	s.Problems = d.problems.All()
 	return s
+}
+
+// fillFiles adds the problems of files that the daemon reads and writes.
+func (d *Daemon) fillFiles(s *Status) {
+	s.StateDir = d.config.StateDir
+	if st := d.state.stats(); !st.Saved {
+		s.StateProblem = st.Problem
+	}
+	if _, err := d.lastReload(); err != nil {
+		s.SettingsProblem = err.Error()
+	}
+	s.TLSProblem = d.credentials.ReloadProblem()
+	for _, a := range d.credentials.Advice() {
+		s.FileProblems = append(s.FileProblems, FileProblem{a.File, a.Problem, a.Hint})
+	}
 }
 
 func (d *Daemon) captureStatus() CaptureStatus {
