@@ -86,8 +86,8 @@ func TestStatusBeginsWithRedundancy(t *testing.T) {
 			t.Errorf("status: want the line %q in\n%s", want, text)
 		}
 	}
-	if n := strings.Count(text, "\n"); n > 43+25 {
-		t.Errorf("status: got %d lines, want at most 68:\n%s", n, text)
+	if n := strings.Count(text, "\n"); n > 43+29 {
+		t.Errorf("status: got %d lines, want at most 72:\n%s", n, text)
 	}
 	for line := range strings.Lines(text) {
 		if len(line) > width+1 {
