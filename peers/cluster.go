@@ -159,7 +159,7 @@ func (c *Cluster) create(ctx context.Context) error {
 		return err
 	}
 	c.limiter = NewLimiter(gossipLimits(conf.TCPTimeout), c.log)
-	bounded := newTransport(ctx, inner, c.limiter, conf.Keyring)
+	bounded := newTransport(ctx, inner, c.limiter, conf)
 	c.meter = &bounded.meter
 	conf.Transport = bounded
 	conf.BindAddr, conf.BindPort = bind.Addr().String(), inner.GetAutoBindPort()

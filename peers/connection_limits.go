@@ -90,7 +90,7 @@ func (l *Limits) causes() map[string]uint64 {
 	counts := make(map[string]uint64)
 	for cause, limited := range map[string]bool{
 		RejectPending: l.Pending > 0, RejectTotal: l.Total > 0, RejectAddress: l.PendingPerAddr > 0 || l.PerAddr > 0,
-		RejectCertificate: l.PerCertificate > 0, RejectBytes: l.Bytes > 0, RejectEncoding: l.Bytes > 0, RejectDeadline: l.MaxLifetime > 0,
+		RejectCertificate: l.PerCertificate > 0, RejectBytes: l.Bytes > 0, RejectEncoding: l.Bytes > 0, RejectCluster: l.Bytes > 0, RejectDeadline: l.MaxLifetime > 0,
 	} {
 		if limited {
 			counts[cause] = 0
@@ -270,7 +270,7 @@ func (l *Limiter) reject(c *limitedConn, cause string) {
 func (l *Limiter) report(c *limitedConn, cause string) {
 	if l.logLimit.allow(cause) {
 		l.log.Warn("connections rejected, listener limit reached", "listener", l.limits.Name, "limit", cause,
-			"remote", c.RemoteAddr().String(), "hint", "an unknown client floods this port, or max-connections is too low")
+			"remote", c.RemoteAddr().String(), "problem", "connections-limited", "hint", "an unknown client floods this port, or max-connections is too low")
 	}
 }
 

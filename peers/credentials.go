@@ -173,9 +173,9 @@ func (c *Credentials) refused(server bool, err *RefusedError) {
 		c.stats.DialRefused[err.Reason]++
 	}
 	c.mu.Unlock()
-	log := c.log.With("remote", err.Remote, "reason", string(err.Reason), "cause", err.Cause)
+	log := c.log.With("remote", err.Remote, "reason", string(err.Reason), "cause", err.Cause, "problem", "connection-refused")
 	if err.Reason == ReasonClosed {
-		log.Debug("connection ended during its handshake")
+		c.log.Debug("connection ended during its handshake", "remote", err.Remote, "cause", err.Cause)
 		return
 	}
 	// The client's port differs in each attempt, so the key contains only the host.

@@ -45,7 +45,7 @@ func (d delegate) NotifyAlive(n *memberlist.Node) error {
 		d.c.counters.badMeta.Add(1)
 		if d.c.logLimit.allow("meta " + n.Addr.String()) {
 			d.c.log.Warn("ignored gossip member with invalid metadata",
-				"node", n.Name, "gossip_addr", gossipAddr(n), "error", err,
+				"node", n.Name, "gossip_addr", gossipAddr(n), "error", err, "problem", "gossip-invalid",
 				"hint", "stop that program, or use the same version of syncd; separate clusters need different gossip keys")
 		}
 	}

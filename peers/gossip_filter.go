@@ -44,9 +44,12 @@ var (
 
 // acceptsPacket reports whether memberlist may decode a packet.
 func (t *transport) acceptsPacket(p *memberlist.Packet) bool {
+	if !t.checkLabel(p) {
+		return false
+	}
 	message, ok := p.Buf, true
 	if t.keyring != nil {
-		if message, ok = decryptGossip(t.keyring.GetKeys(), p.Buf, nil); message == nil && ok {
+		if message, ok = decryptGossip(t.keyring.GetKeys(), p.Buf, []byte(t.label)); message == nil && ok {
 			return true // encrypted with another key; memberlist reports it
 		}
 	}
@@ -146,6 +149,8 @@ type pushPullHead struct {
 type streamFilter struct {
 	from    io.Reader           // limited in bytes
 	keyring *memberlist.Keyring // nil: gossip is not encrypted
+	label   string              // the name of the cluster
+	opened  bool                // this node has opened the stream: the answer has no label
 	reject  func(error)         // called at most once, with the reason
 	checked bool
 	err     error  // why the message is rejected
@@ -175,7 +180,11 @@ func (g *streamFilter) Read(p []byte) (int, error) {
 // check reads and checks the first message. It reads only the head of an unencrypted state exchange.
 func (g *streamFilter) check() error {
 	g.first = make([]byte, 1, streamHead)
-	if _, err := io.ReadFull(g.from, g.first); err != nil {
+	if g.opened {
+		if _, err := io.ReadFull(g.from, g.first); err != nil {
+			return err
+		}
+	} else if err := g.checkLabel(); err != nil {
 		return err
 	}
 	if g.keyring == nil {
@@ -200,7 +209,7 @@ func (g *streamFilter) check() error {
 		return err
 	}
 	g.first = append(head, text...)
-	message, ok := decryptGossip(g.keyring.GetKeys(), text, g.first[:streamHead])
+	message, ok := decryptGossip(g.keyring.GetKeys(), text, append(g.first[:streamHead:streamHead], g.label...))
 	switch {
 	case !ok || (message != nil && len(message) == 0):
 		return errEncoding
@@ -208,6 +217,19 @@ func (g *streamFilter) check() error {
 		return nil // encrypted with another key; memberlist reports it
 	}
 	return checkStream(message[0], bytes.NewReader(message[1:]))
+}
+
+// checkLabel removes the label of a stream and compares it. It sets the first byte after it.
+func (g *streamFilter) checkLabel() error {
+	label, next, err := readLabel(g.from)
+	switch {
+	case err != nil:
+		return err
+	case label != g.label:
+		return clusterError(label)
+	}
+	g.first[0] = next
+	return nil
 }
 
 // checkStream checks the type of a stream's message and, for a state exchange, its head.
@@ -233,15 +255,19 @@ type filteredConn struct {
 	filter streamFilter
 }
 
-// newFilteredConn filters the bytes that from reads of a connection. The limiter counts a rejected
-// message.
-func newFilteredConn(conn net.Conn, from io.Reader, ring *memberlist.Keyring, limiter *Limiter) *filteredConn {
-	return &filteredConn{conn, streamFilter{from: from, keyring: ring, reject: func(err error) {
-		switch limited, _ := conn.(*limitedConn); {
+// filterConn filters the bytes that from reads of a connection. opened reports that this node has opened it. The limiter counts a
+// rejected message.
+func (t *transport) filterConn(conn net.Conn, from io.Reader, opened bool) *filteredConn {
+	return &filteredConn{conn, streamFilter{from: from, keyring: t.keyring, label: t.label, opened: opened, reject: func(err error) {
+		limited, _ := conn.(*limitedConn)
+		var other clusterError
+		switch {
+		case errors.As(err, &other):
+			t.limiter.rejectCluster(conn.RemoteAddr(), string(other), t.label)
 		case errors.Is(err, errEncoding):
-			limiter.rejectEncoding(conn.RemoteAddr())
+			t.limiter.rejectEncoding(conn.RemoteAddr())
 		case errors.Is(err, errAnnouncedLength) && limited != nil:
-			limiter.reject(limited, RejectBytes)
+			t.limiter.reject(limited, RejectBytes)
 		}
 	}}}
 }
@@ -256,6 +282,6 @@ func (l *Limiter) rejectEncoding(from net.Addr) {
 	l.mu.Unlock()
 	if l.logLimit.allow(RejectEncoding) {
 		l.log.Warn("gossip message rejected, invalid encoding", "listener", l.limits.Name,
-			"remote", from.String(), "hint", "the sender is not syncd; if gossip is encrypted, it has the key: change the key")
+			"remote", from.String(), "problem", "gossip-invalid", "hint", "the sender is not syncd; if gossip is encrypted, it has the key: change the key")
 	}
 }

@@ -48,7 +48,7 @@ var malformedMessages = map[string][]byte{
 	"20 MiB of state":     pushPull(1, 20<<20),
 	"negative state size": pushPull(1, -1),
 	"unknown type":        {99},
-	"with a label":        {244, 1, 'x', messagePing},
+	"with an empty label": {labelHead, 0, messagePing},
 }
 
 // TestMalformedGossipStreamsAreRejected verifies that a node rejects malformed messages before

@@ -79,7 +79,7 @@ func TestGossipKeyMismatchInDatagrams(t *testing.T) {
 				counts := keyCounts(b.Stats())
 				for _, want := range test.change {
 					if counts[want] > 0 {
-						return b.logs.count("level=ERROR", "gossip", "peer=127.0.0.1", "hint=") > 0
+						return b.logs.count("level=ERROR", "gossip", "remote=127.0.0.1", "hint=") > 0
 					}
 				}
 				return false

@@ -19,6 +19,7 @@ func (o Options) memberlistConfig() (*memberlist.Config, error) {
 	conf.DeadNodeReclaimTime = time.Nanosecond
 	// Messages are small, and decompressing data of unauthenticated senders is a risk.
 	conf.EnableCompression = false
+	conf.Label, conf.SkipInboundLabelCheck = o.Cluster, true // the transport checks it
 	if len(o.GossipKeys) > 0 {
 		ring, err := newKeyring(o.GossipKeys)
 		if err != nil {

@@ -67,11 +67,11 @@ func (c *Cluster) reportKeyMismatch(t keyMismatch, peer string) {
 	}
 	switch t {
 	case keyDiffers:
-		c.log.Error("gossip key differs from that of a peer", "peer", peer, "hint", keyHints[t])
+		c.log.Error("gossip key differs from that of a peer", "remote", peer, "problem", "gossip-key-differs", "hint", keyHints[t])
 	case peerUnencrypted:
-		c.log.Error("peer sends plain gossip, but this node has a gossip key", "peer", peer, "hint", keyHints[t])
+		c.log.Error("peer sends plain gossip, but this node has a gossip key", "remote", peer, "problem", "gossip-key-differs", "hint", keyHints[t])
 	case peerEncrypted:
-		c.log.Error("peer encrypts gossip, but this node has no gossip key", "peer", peer, "hint", keyHints[t])
+		c.log.Error("peer encrypts gossip, but this node has no gossip key", "remote", peer, "problem", "gossip-key-differs", "hint", keyHints[t])
 	}
 }
 

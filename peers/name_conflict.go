@@ -47,7 +47,7 @@ func (c *Cluster) checkConflicts() {
 			if c.logLimit.allow("conflict " + it.name) {
 				c.log.Error("two live nodes have the same name",
 					"name", it.name, "gossip_addr", it.addr, "other_gossip_addr", it.otherAddr,
-					"hint", "give each node its own node-name")
+					"problem", "name-conflict", "hint", "give each node its own node-name")
 			}
 			continue
 		}

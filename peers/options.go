@@ -39,6 +39,8 @@ type Options struct {
 	// Join lists the nodes to join (host:port). One reachable node is sufficient. A host name stands
 	// for all of its addresses. The list may include this node's own address.
 	Join []string
+	// Cluster is the name of the cluster. Nodes with another name are not members.
+	Cluster string
 	// GossipKeys encrypt gossip with AES and have 16, 24 or 32 bytes each. The first key encrypts and
 	// all keys decrypt, so keys can be changed node by node. Without a key, gossip is not encrypted.
 	GossipKeys [][]byte

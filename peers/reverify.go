@@ -127,7 +127,7 @@ func (c *Credentials) drop(t *trackedConn, refused *RefusedError) {
 	c.mu.Unlock()
 	if c.logLimit.allow("drop" + string(refused.Reason) + hostOf(refused.Remote)) {
 		c.log.Error("closed connection to peer, certificate rejected",
-			"remote", refused.Remote, "reason", string(refused.Reason), "cause", refused.Cause)
+			"remote", refused.Remote, "reason", string(refused.Reason), "cause", refused.Cause, "problem", "connection-refused")
 	}
 	_ = t.SetDeadline(time.Now()) // TLS must not wait for the peer while it sends its close alert
 	_ = t.Close()

@@ -35,6 +35,7 @@ type transport struct {
 	ctx     context.Context
 	limiter *Limiter
 	keyring *memberlist.Keyring // nil: gossip is not encrypted
+	label   string              // the name of the cluster
 	meter   Meter
 	streams chan net.Conn
 	packets chan *memberlist.Packet
@@ -46,9 +47,9 @@ type transport struct {
 }
 
 // newTransport bounds the connections and packets that inner accepts. Shutdown ends its goroutines.
-func newTransport(ctx context.Context, inner *memberlist.NetTransport, limiter *Limiter, ring *memberlist.Keyring) *transport {
+func newTransport(ctx context.Context, inner *memberlist.NetTransport, limiter *Limiter, conf *memberlist.Config) *transport {
 	t := &transport{
-		NetTransport: inner, ctx: ctx, limiter: limiter, keyring: ring,
+		NetTransport: inner, ctx: ctx, limiter: limiter, keyring: conf.Keyring, label: conf.Label,
 		streams: make(chan net.Conn), packets: make(chan *memberlist.Packet), closing: make(chan struct{}), drained: make(chan struct{}),
 	}
 	t.wg.Go(t.acceptStreams)
@@ -72,7 +73,7 @@ func (t *transport) acceptStreams() {
 		case conn := <-t.NetTransport.StreamCh():
 			limited := t.limiter.add(t.meter.Conn(conn))
 			select {
-			case t.streams <- newFilteredConn(limited, limited, t.keyring, t.limiter):
+			case t.streams <- t.filterConn(limited, limited, false):
 			case <-t.closing:
 				_ = limited.Close()
 			}
@@ -149,7 +150,7 @@ func (t *transport) DialAddressTimeout(a memberlist.Address, timeout time.Durati
 	stop := context.AfterFunc(t.ctx, func() { _ = conn.Close() })
 	// Gossip may contain any address as a node's address, so the data from dialled connections is
 	// bounded too.
-	return newFilteredConn(&dialedConn{conn, stop}, io.LimitReader(conn, gossipBytes), t.keyring, t.limiter), nil
+	return t.filterConn(&dialedConn{conn, stop}, io.LimitReader(conn, gossipBytes), true), nil
 }
 
 // dialedConn is a connection that the end of a context closes.

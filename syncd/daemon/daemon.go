@@ -280,7 +280,7 @@ func (d *Daemon) openNetwork() error {
 	options := peers.Options{
 		NodeName: d.self.Node, Incarnation: d.self.Incarnation,
 		BindAddr: d.config.GossipListen, AdvertiseAddr: d.config.GossipAdvertise,
-		Join: d.config.Join, GossipKeys: keys, ServiceAddr: d.serviceAddr,
+		Join: d.config.Join, Cluster: d.config.Cluster, GossipKeys: keys, ServiceAddr: d.serviceAddr,
 		DeadTime: d.config.DeadTime, Logger: d.remoteLog,
 	}
 	if err := options.Check(); err != nil {
@@ -307,6 +307,7 @@ func (d *Daemon) openReplicator() error {
 		IncarnationMismatch: func(node string) { d.cluster.Refresh(node) },
 	}
 	o.Authenticate, o.Access = d.authenticate, d.access
+	o.Release, o.Cluster = d.version, d.config.Cluster
 	o.State = func() replicate.NodeState { return replicate.NodeState(d.nodeState.Load()) }
 	_, o.Expected = d.config.Expected()
 	var err error

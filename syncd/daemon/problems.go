@@ -102,6 +102,10 @@ func (f *finder) members() {
 	s := f.status
 	f.add(problem.Problem{ID: "gossip-unreachable", Text: s.GossipProblem})
 	for _, u := range s.Unverified {
+		if u.OtherCluster {
+			f.add(problem.Problem{ID: "cluster-differs", Peer: u.Node, Text: u.Error})
+			continue
+		}
 		f.add(problem.Problem{ID: "peer-unreachable", Peer: u.Node, Text: fmt.Sprintf("no stream to %s: %s", u.Address, orElse(u.Error, "no attempt yet"))})
 	}
 }

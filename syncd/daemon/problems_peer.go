@@ -18,6 +18,9 @@ func (f *finder) peer(p *PeerStatus) {
 	case !p.Sending:
 		add("the peer does not receive from this node: it cannot reach grpc-advertise or grpc-listen of this node, or refuses it")
 	}
+	if own := f.status.Version; p.Release != "" && p.Release != own {
+		f.add(problem.Problem{ID: "version-skew", Peer: p.Node, Text: fmt.Sprintf("the peer runs %s, this node %s", p.Release, own)})
+	}
 	for i := range p.Maps {
 		f.peerMap(p, &p.Maps[i])
 	}

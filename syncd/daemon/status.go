@@ -66,6 +66,8 @@ type UnverifiedNode struct {
 	Node    string `json:"node"`
 	Address string `json:"address"`
 	Error   string `json:"error"`
+	// OtherCluster reports that the node belongs to another cluster.
+	OtherCluster bool `json:"other_cluster,omitempty"`
 }
 
 // maxUnverified is the maximum number of unverified nodes that are listed.
@@ -174,6 +176,8 @@ type PeerStatus struct {
 	// ProtocolVersion is the version of the protocol that both nodes chose for the last inbound
 	// stream; absent: there was none.
 	ProtocolVersion uint32 `json:"protocol_version,omitempty"`
+	// Release is the release of syncd on the peer; absent: an older one, which does not state it.
+	Release string `json:"release,omitempty"`
 	// ClockOffset is how far the peer's clock is ahead of this node's clock, measured with
 	// messages. RoundTrip is the round trip time of these messages.
 	ClockOffset float64         `json:"clock_offset_seconds"`
@@ -268,7 +272,7 @@ func (d *Daemon) Status() Status {
 		s.Maps = append(s.Maps, st)
 	}
 	for _, u := range d.replicator.Unverified(maxUnverified) {
-		s.Unverified = append(s.Unverified, UnverifiedNode{Node: u.Node, Address: u.Addr, Error: u.Error})
+		s.Unverified = append(s.Unverified, UnverifiedNode{Node: u.Node, Address: u.Addr, Error: u.Error, OtherCluster: u.OtherCluster})
 	}
 	for _, o := range d.replicator.Observers() {
 		s.Observers = append(s.Observers, ObserverStatus{Name: o.Name, Address: o.Addr, Since: o.Since, Maps: o.Maps})
@@ -359,7 +363,7 @@ func peerStatus(p *replicate.PeerStatus) PeerStatus {
 	s := PeerStatus{
 		Node: p.Node, Incarnation: p.Incarnation, Address: p.Addr,
 		Receiving: p.Connected, Sending: p.Serving, Since: p.Since, LastContact: p.LastContact, Error: p.Error,
-		ProtocolVersion: p.ProtocolVersion,
+		ProtocolVersion: p.ProtocolVersion, Release: p.Release,
 		ClockOffset:     p.ClockOffset.Seconds(), RoundTrip: p.RoundTrip.Seconds(),
 		Maps: make([]PeerMapStatus, 0, len(p.Maps)),
 	}

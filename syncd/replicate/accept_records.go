@@ -124,7 +124,7 @@ func (in *inboundMap) noteRejected(res *mergeResult) {
 	}
 	if total > 0 {
 		in.stream.r.opt.Logger.Warn("records rejected, peer is not permitted to send them",
-			slog.String("peer", in.stream.peer.Node), slog.String("map", in.m.name), slog.String("reasons", reasonsOf(res)),
+			slog.String("peer", in.stream.peer.Node), slog.String("map", in.m.name), slog.String("text", reasonsOf(res)), slog.String("problem", "records-rejected"),
 			slog.String("hint", "normal for a moment while nodes join or leave; else the peer's write-from differs from this node's, or the peer is hostile"))
 	}
 }

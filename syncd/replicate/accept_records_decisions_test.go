@@ -98,7 +98,7 @@ func TestRejectedRecordsAreCountedAndLogged(t *testing.T) {
 	var res mergeResult
 	res.rejected[rejectOwner], res.rejected[rejectIncarnation] = 2, 3
 	in.noteRejected(&res)
-	if lines() != 1 || in.owners.rejectedUnrequested || !strings.Contains(out.String(), `reasons="write_from 2, incarnation 3"`) {
+	if lines() != 1 || in.owners.rejectedUnrequested || !strings.Contains(out.String(), `text="write_from 2, incarnation 3"`) {
 		t.Errorf("rejectedUnrequested: got %t, log %s, want false and one line with write_from 2 and incarnation 3",
 			in.owners.rejectedUnrequested, out.String())
 	}

@@ -68,6 +68,9 @@ func (s *outboundStream) checkRole(observe bool) error {
 		return status.Errorf(codes.PermissionDenied, "%q may observe %q, but not replicate: %v (setting allowed-names)",
 			s.target.Node, s.r.opt.Self.Node, errDenied)
 	}
+	if !observe && s.clusterErr != nil {
+		return status.Errorf(codes.FailedPrecondition, "%q: %v", s.target.Node, s.clusterErr)
+	}
 	if observe {
 		// Observers are logged, because they receive the records of the map.
 		s.r.opt.Logger.Info("observer connected", slog.String("observer", s.target.Node), slog.String("remote", s.remote))

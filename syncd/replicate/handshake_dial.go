@@ -50,7 +50,7 @@ func (s *inboundStream) handshake(stream mapsyncv1.ReplicationService_SubscribeC
 	// They are set before the requesting goroutine starts, which reads them.
 	s.supportsOwnerRequests = w.GetOwnerRequests()
 	s.supportsReports = w.GetReports()
-	s.version = w.GetProtocolVersion()
+	s.version, s.release = w.GetProtocolVersion(), release(w.GetRelease())
 	s.lastContact.Store(s.since.UnixNano())
 	s.r.count.connects.Add(1)
 	s.r.opt.Logger.Info("receiving from peer", slog.String("peer", s.peer.Node), slog.String("addr", s.addr))
@@ -68,7 +68,7 @@ func (r *Replicator) exchangeHello(stream mapsyncv1.ReplicationService_Subscribe
 	versions := r.opt.versions
 	err := stream.Send(&mapsyncv1.SubscribeRequest{Message: &mapsyncv1.SubscribeRequest_Hello{Hello: &mapsyncv1.Hello{
 		ProtocolVersion: versions.lowest, MaxProtocolVersion: versions.highest,
-		Self: incarnation(r.opt.Self), Address: r.opt.Addr(), Reports: true,
+		Self: incarnation(r.opt.Self), Address: r.opt.Addr(), Reports: true, Release: r.opt.Release, Cluster: r.opt.Cluster,
 	}}})
 	if err != nil && !errors.Is(err, io.EOF) {
 		return nil, fmt.Errorf("send hello: %w", peerError(err))
@@ -90,8 +90,25 @@ func (r *Replicator) exchangeHello(stream mapsyncv1.ReplicationService_Subscribe
 	if _, err := versions.choose(r.opt.Self.Node, w.GetSelf().GetNode(), versionRange{chosen, chosen}); err != nil {
 		return nil, fmt.Errorf("receive welcome: %w: %w", errProtocol, err)
 	}
-	return w, nil
+	return w, r.checkCluster(w.GetCluster())
 }
+
+// checkCluster returns an error if the name of a peer's cluster is not that of this node's.
+func (r *Replicator) checkCluster(name string) error {
+	if name == r.opt.Cluster {
+		return nil
+	}
+	return fmt.Errorf("%w: the setting cluster is %.64q there, and %q here", errCluster, name, r.opt.Cluster)
+}
+
+// maxRelease is the maximum size of the release of a peer in bytes.
+const maxRelease = 64
+
+// release returns the release of a peer for display.
+func release(s string) string { return printable(s[:min(len(s), maxRelease)]) }
+
+// errCluster is wrapped by the errors about nodes of another cluster.
+var errCluster = errors.New("the node belongs to another cluster")
 
 // welcomeSender returns the name and incarnation in a Welcome. A Welcome without them returns the
 // zero Owner, which is the name of no peer.

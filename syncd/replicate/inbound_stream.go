@@ -76,6 +76,8 @@ type inboundStream struct {
 	supportsReports bool
 	// version is the protocol version of the last gRPC stream; 0: there was none.
 	version uint32
+	// release is the release of the peer on the current gRPC stream.
+	release string
 
 	// lastContact is when the last message of the peer arrived, in Unix nanoseconds; 0: never. The
 	// receiving goroutine stores it, and other goroutines read it without mu.

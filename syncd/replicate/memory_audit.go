@@ -33,7 +33,7 @@ func (r *Replicator) audit(ctx context.Context) {
 		// a peer then finds the difference.
 		if found := m.table.Stats().AuditFound - was.AuditFound; found > 0 {
 			r.opt.Logger.Error("records changed in memory without an event, repair from peers follows",
-				slog.String("map", m.name), slog.Uint64("buckets", found),
+				slog.String("map", m.name), slog.Uint64("buckets", found), slog.String("problem", "memory-corrupt"),
 				slog.String("hint", "syncd drain, then test the memory of the host"))
 		}
 	}

@@ -114,6 +114,10 @@ type Options struct {
 	// MaxStreamAge is the maximum age of a stream. The peer then resumes on a new connection, and
 	// both sides authenticate each other again. Zero: 1 h.
 	MaxStreamAge time.Duration
+	// Release is the release of this node, for display at its peers.
+	Release string
+	// Cluster is the name of the cluster. Nodes with another name do not replicate with this one.
+	Cluster string
 	// State returns whether traffic may move to this node. It is called with a lock held and must not call the Replicator. Nil:
 	// unknown.
 	State func() NodeState

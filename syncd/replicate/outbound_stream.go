@@ -57,6 +57,8 @@ type outboundStream struct {
 	caller Caller
 	// version is the version of the protocol. It is one that this node supports.
 	version uint32
+	// clusterErr is not nil if the caller belongs to another cluster. It does not change. Only an observer may go on then.
+	clusterErr error
 	// identify authenticates the caller again by the current settings. Reauthorise calls it.
 	identify func() (Caller, error)
 	// remote is the address of the caller, without the port. For the log and the status only.
@@ -127,15 +129,16 @@ func (v *service) Subscribe(stream mapsyncv1.ReplicationService_SubscribeServer)
 	peer, err := r.checkHello(stream.Context(), hello.GetHello())
 	if err != nil {
 		r.count.badRequests.Add(1)
-		r.opt.Logger.Warn("stream refused", slog.Any("error", err), slog.String("hint", hintRefused))
+		r.opt.Logger.Warn("stream refused", slog.Any("error", err), problemRefused, slog.String("hint", hintRefused))
 		return err
 	}
 	s := newOutboundStream(r, peer.node, stream)
 	s.caller, s.version, s.remote = peer.caller, peer.version, remoteAddr(stream.Context())
 	s.identify = func() (Caller, error) { return r.identify(stream.Context(), peer.node.Node) }
 	s.sendsReports = hello.GetHello().GetReports()
+	s.clusterErr = r.checkCluster(hello.GetHello().GetCluster())
 	// Only a caller with the replica role can be a node of the cluster.
-	if peer.caller.Replica {
+	if peer.caller.Replica && s.clusterErr == nil {
 		r.handleIntroduction(peer.node, hello.GetHello().GetAddress())
 	}
 	ctx, err := r.registerStream(stream.Context(), s)
@@ -254,7 +257,7 @@ func (s *outboundStream) checkPeer(old, v *view) {
 func (r *Replicator) noteUnreadable(err error, remote string) {
 	if code := status.Code(err); code == codes.ResourceExhausted || code == codes.Internal {
 		r.count.badRequests.Add(1)
-		r.opt.Logger.Warn("stream refused: unreadable request", slog.String("remote", remote), slog.Any("error", err),
+		r.opt.Logger.Warn("stream refused: unreadable request", slog.String("remote", remote), slog.Any("error", err), problemRefused,
 			slog.String("hint", "use the same version of syncd there; if it is another program, block it in the firewall"))
 	}
 }
@@ -274,7 +277,7 @@ func (s *outboundStream) endStatus(err error) error {
 	case status.Code(err) == codes.PermissionDenied:
 		// Reauthorise or checkRole has ended the stream.
 		s.r.count.badRequests.Add(1)
-		log.Warn("stream refused", slog.Any("error", err), slog.String("hint", hintRefused))
+		log.Warn("stream refused", slog.Any("error", err), problemRefused, slog.String("hint", hintRefused))
 		return err
 	case errors.Is(err, errProtocol):
 		s.r.count.badRequests.Add(1)

@@ -19,7 +19,7 @@ func (s *outboundStream) run(ctx context.Context) error {
 	// The Welcome comes first, so that the receiver can verify this node before it sends
 	// subscriptions.
 	err := s.send.Send(&mapsyncv1.SubscribeResponse{Message: &mapsyncv1.SubscribeResponse_Welcome{
-		Welcome: &mapsyncv1.Welcome{ProtocolVersion: s.version, Self: incarnation(s.r.opt.Self), OwnerRequests: true, Reports: true},
+		Welcome: &mapsyncv1.Welcome{ProtocolVersion: s.version, Self: incarnation(s.r.opt.Self), OwnerRequests: true, Reports: true, Release: s.r.opt.Release, Cluster: s.r.opt.Cluster},
 	}})
 	if err != nil {
 		return fmt.Errorf("send welcome: %w", err)

@@ -48,6 +48,8 @@ type PeerStatus struct {
 	// ProtocolVersion is the version of the protocol of the last stream from the peer; 0: there was
 	// none.
 	ProtocolVersion uint32
+	// Release is the release of the peer, as it states it; empty: unknown.
+	Release string
 	// Serving reports that the peer has a stream from this node.
 	Serving bool
 	// ClockOffset is the peer's clock minus this node's clock, with an error of up to half of
@@ -169,7 +171,7 @@ func (s *inboundStream) status(maps map[string]*localMap) PeerStatus {
 	defer s.mu.Unlock()
 	st := PeerStatus{
 		Peer: Peer{s.peer.Node, s.peer.Incarnation, s.addr}, Connected: s.up, Since: s.since, Error: errorText(s.err),
-		ProtocolVersion: s.version, ClockOffset: s.clock.offsetFrom(s.r.opt.WallOffset()), RoundTrip: s.clock.roundTrip,
+		ProtocolVersion: s.version, Release: s.release, ClockOffset: s.clock.offsetFrom(s.r.opt.WallOffset()), RoundTrip: s.clock.roundTrip,
 	}
 	if at := s.lastContact.Load(); at != 0 {
 		st.LastContact = time.Unix(0, at)

@@ -58,6 +58,8 @@ type Unverified struct {
 	// Ahead is how far the node's clock was ahead of this node's when it started, if it was refused
 	// because of that; else 0.
 	Ahead time.Duration
+	// OtherCluster reports that the node belongs to another cluster.
+	OtherCluster bool
 }
 
 // Unverified returns up to limit nodes that gossip has and that are not verified as live, ordered
@@ -73,7 +75,7 @@ func (r *Replicator) Unverified(limit int) []Unverified {
 			// The operator must set a clock then, which no other error requires.
 			var early aheadError
 			_ = errors.As(q.err, &early) // else it is zero
-			all = append(all, Unverified{q.hint, errorText(q.err), early.ahead})
+			all = append(all, Unverified{q.hint, errorText(q.err), early.ahead, errors.Is(q.err, errCluster)})
 		}
 	}
 	slices.SortFunc(all, func(a, b Unverified) int { return cmp.Compare(a.Node, b.Node) })
