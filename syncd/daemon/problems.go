@@ -91,6 +91,9 @@ func (f *finder) files() {
 	s := f.status
 	f.add(problem.Problem{ID: "state-not-saved", Subject: s.StateDir, Text: s.StateProblem})
 	f.add(problem.Problem{ID: "settings-not-reloaded", Text: s.SettingsProblem})
+	if len(s.NeedsRestart) > 0 {
+		f.add(problem.Problem{ID: "restart-needed", Text: "changed settings: " + strings.Join(s.NeedsRestart, ", ")})
+	}
 	f.add(problem.Problem{ID: "tls-not-reloaded", Text: s.TLSProblem})
 	for _, p := range s.FileProblems {
 		f.add(problem.Problem{ID: "tls-files", Subject: p.File, Text: p.Text, Remedy: p.Remedy})

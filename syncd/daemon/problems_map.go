@@ -25,6 +25,12 @@ func (f *finder) mapProblems(m *MapStatus) {
 	for _, user := range m.FormerUsers {
 		f.add(problem.Problem{ID: "former-map-used", Map: m.Name, Subject: user, Text: user + ", which the current map has replaced"})
 	}
+	if m.FormerUsersUnknown {
+		add("former-maps-unknown", "programs and processes that use a former map cannot be listed")
+	}
+	for peer, n := range m.AboveLimit {
+		f.add(problem.Problem{ID: "records-over-limit", Map: m.Name, Peer: peer, Text: fmt.Sprintf("%d records of the peer do not enter the table (max-records-factor)", n)})
+	}
 	for _, name := range m.UndetectedPrograms {
 		f.add(problem.Problem{ID: "undetected-programs", Map: m.Name, Subject: name, Text: "only scans find the writes of program " + name})
 	}

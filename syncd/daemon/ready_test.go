@@ -27,8 +27,11 @@ import (
 )
 
 // readyz requests /readyz. A code of 0 means that the node does not answer.
-func (n *node) readyz() (code int, body string) {
-	response, err := http.Get("http://" + n.config.MetricsListen + "/readyz")
+func (n *node) readyz() (code int, body string) { return n.get("/readyz") }
+
+// get returns a page of the metrics listener, and 0 if it does not answer.
+func (n *node) get(path string) (code int, body string) {
+	response, err := http.Get("http://" + n.config.MetricsListen + path)
 	if err != nil {
 		return 0, ""
 	}

@@ -37,7 +37,9 @@ func TestRedundancyIsReported(t *testing.T) {
 	if a := n1.status().Absent; len(a) != 1 || a[0].Node != "n3" || !a[0].Expected || !a[0].LastContact.IsZero() {
 		t.Errorf("absent peers: got %+v, want n3, expected and never seen", a)
 	}
-	poll.Eventually(t, "the log has the problem", func() bool { return n1.log.contains(`level=ERROR msg="problem began" id=redundancy text="1/2: n3 never seen"`) })
+	poll.Eventually(t, "the log has the problem", func() bool {
+		return n1.log.contains(`level=ERROR msg="problem began" id=redundancy text="1/2: n3 never seen"`)
+	})
 	const label = `{cluster="edge"}`
 	if e, l := n1.sample("mapsync_redundancy_expected", label), n1.sample("mapsync_redundancy_live", label); e != "2" || l != "1" {
 		t.Errorf("redundancy metrics: got %s of %s, want 1 of 2", l, e)

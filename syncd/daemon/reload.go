@@ -42,6 +42,8 @@ type reloads struct {
 	mu      sync.Mutex
 	failure error     // error of the latest reload
 	last    time.Time // time of the last successful load of the settings
+	// needsRestart has the settings that it has changed and that are not in use.
+	needsRestart []string
 }
 
 type reloadAnswer struct {
@@ -90,7 +92,7 @@ func (d *Daemon) noteReload(done *Reloaded, err error) {
 	r.mu.Lock()
 	r.failure = err
 	if err == nil {
-		r.last = time.Now()
+		r.last, r.needsRestart = time.Now(), done.NeedsRestart
 	}
 	r.mu.Unlock()
 	switch {
@@ -106,6 +108,13 @@ func (d *Daemon) noteReload(done *Reloaded, err error) {
 		d.log.Warn("changed settings need a restart", "settings", done.NeedsRestart,
 			"hint", "systemctl restart syncd; until then the former values stay in use")
 	}
+}
+
+// needRestart returns the changed settings that are not in use.
+func (r *reloads) needRestart() []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Clone(r.needsRestart)
 }
 
 // lastReload returns when settings were last loaded with success, and the error of the latest

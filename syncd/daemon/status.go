@@ -33,10 +33,11 @@ type Status struct {
 	StateProblem    string        `json:"state_problem,omitempty"`
 	StateDir        string        `json:"state_dir"`
 	SettingsProblem string        `json:"settings_problem,omitempty"`
+	NeedsRestart    []string      `json:"needs_restart,omitempty"` // changed settings that are not in use
 	TLSProblem      string        `json:"tls_problem,omitempty"`
 	FileProblems    []FileProblem `json:"file_problems,omitempty"`
-	Gaps          uint64        `json:"gaps"` // batches received out of sequence
-	Capture       CaptureStatus `json:"capture"`
+	Gaps            uint64        `json:"gaps"` // batches received out of sequence
+	Capture         CaptureStatus `json:"capture"`
 	// ScansPausedUntil is the end of a pause of scans. Zero: they are not paused.
 	ScansPausedUntil time.Time    `json:"scans_paused_until,omitzero"`
 	Maps             []MapStatus  `json:"maps"`
@@ -151,6 +152,10 @@ type MapStatus struct {
 	// FormerUsers are programs and processes that use a kernel map that the current one has replaced. Their changes do not reach
 	// peers.
 	FormerUsers []string `json:"former_map_users,omitempty"`
+	// FormerUsersUnknown reports that the users of former maps cannot be listed.
+	FormerUsersUnknown bool `json:"former_map_users_unknown,omitempty"`
+	// AboveLimit has the number of records by live peer that did not enter the table, because of max-records-factor.
+	AboveLimit map[string]int `json:"records_above_limit,omitempty"`
 
 	Scan *ScanStatus `json:"scan,omitempty"`
 
@@ -268,7 +273,7 @@ func (d *Daemon) Status() Status {
 	for _, m := range d.replicas() {
 		st := m.status()
 		count, list := d.replicator.Unsent(m.name)
-		st.Unsent, st.Exceptions = count, exceptions(list)
+		st.Unsent, st.Exceptions, st.AboveLimit = count, exceptions(list), d.replicator.PeersAboveLimit(m.name)
 		s.Maps = append(s.Maps, st)
 	}
 	for _, u := range d.replicator.Unverified(maxUnverified) {
@@ -294,6 +299,7 @@ func (d *Daemon) fillFiles(s *Status) {
 	if _, err := d.lastReload(); err != nil {
 		s.SettingsProblem = err.Error()
 	}
+	s.NeedsRestart = d.reloads.needRestart()
 	s.TLSProblem = d.credentials.ReloadProblem()
 	for _, a := range d.credentials.Advice() {
 		s.FileProblems = append(s.FileProblems, FileProblem{a.File, a.Problem, a.Hint})
@@ -319,7 +325,7 @@ func (m *replica) status() MapStatus {
 	s := MapStatus{Name: m.name, Ref: m.ref.String(), State: m.state, Deletes: config.DeletesOwner}
 	s.Clears = m.clears()
 	s.UndetectedPrograms, s.UndetectedProblem = slices.Clone(m.undetected), m.daemon.programsProblem()
-	s.FormerUsers = slices.Clone(m.former.users)
+	s.FormerUsers, s.FormerUsersUnknown = slices.Clone(m.former.users), m.former.unknown
 	if m.daemon.config.DeletesAny(m.name) {
 		s.Deletes = config.DeletesAny
 	}
@@ -364,7 +370,7 @@ func peerStatus(p *replicate.PeerStatus) PeerStatus {
 		Node: p.Node, Incarnation: p.Incarnation, Address: p.Addr,
 		Receiving: p.Connected, Sending: p.Serving, Since: p.Since, LastContact: p.LastContact, Error: p.Error,
 		ProtocolVersion: p.ProtocolVersion, Release: p.Release,
-		ClockOffset:     p.ClockOffset.Seconds(), RoundTrip: p.RoundTrip.Seconds(),
+		ClockOffset: p.ClockOffset.Seconds(), RoundTrip: p.RoundTrip.Seconds(),
 		Maps: make([]PeerMapStatus, 0, len(p.Maps)),
 	}
 	for _, m := range p.Maps {
