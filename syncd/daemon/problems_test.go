@@ -244,3 +244,61 @@ func TestProblemsBeginAndEnd(t *testing.T) {
 		t.Errorf("log: got %d lines of the beginning and %d of the end, want 1 and 1", a, b)
 	}
 }
+
+// TestOneDirectionIsAProblem: a peer cannot reach this node, and this node reaches the peer. Both sides have the problem.
+func TestOneDirectionIsAProblem(t *testing.T) {
+	n1, n2, _, _ := twoNodes(t, 100)
+	n1.config.GRPCAdvertise = loopback(9) + ":7947"
+	n1.config.ExpectedPeers = config.PeerList{"n2"}
+	n1.start()
+	n2.start()
+	p := n1.shows("stream-missing", problem.Critical, "the peer does not receive from this node")
+	if p.Peer != "n2" || !strings.Contains(p.Text, "grpc-advertise") {
+		t.Errorf("problem: got %+v, want the peer and the setting", p)
+	}
+	n1.shows("redundancy", problem.Critical, "0/1: n2 does not receive from this node")
+	n2.shows("peer-unreachable", problem.Critical, loopback(9))
+}
+
+// TestBadRenewedCertificateIsAProblem: the certificate file is replaced by one that cannot be used, and then by a good one.
+func TestBadRenewedCertificateIsAProblem(t *testing.T) {
+	n, _, _, _ := twoNodes(t, 100)
+	n.config.Join = nil
+	ca, err := testcert.NewCA(t.TempDir(), "ca")
+	if err != nil {
+		t.Fatal(err)
+	}
+	n.secure(ca, testcert.Options{}, 1)
+	good, err := os.ReadFile(n.config.TLSCert)
+	if err != nil {
+		t.Fatal(err)
+	}
+	n.start()
+	if err := os.WriteFile(n.config.TLSCert, good[:len(good)/2], 0o600); err != nil {
+		t.Fatal(err)
+	}
+	n.shows("tls-not-reloaded", problem.Critical, n.config.TLSCert)
+	if err := os.WriteFile(n.config.TLSCert, good, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	n.ends("tls-not-reloaded")
+}
+
+// TestExpiredCertificateIsAProblem: the certificate of a peer expires while both nodes run. The log has it once.
+func TestExpiredCertificateIsAProblem(t *testing.T) {
+	n1, n2, _, _ := twoNodes(t, 100)
+	ca, err := testcert.NewCA(t.TempDir(), "ca")
+	if err != nil {
+		t.Fatal(err)
+	}
+	n1.secure(ca, testcert.Options{}, 1)
+	n2.secure(ca, testcert.Options{NotAfter: time.Now().Add(20 * time.Second)}, 1)
+	startPair(t, n1, n2)
+	n2.shows("tls-files", problem.Warning, "expires soon")
+	n1.shows("connection-refused", problem.Critical, "(for n2)", "expired")
+	if lines := n1.log.count("connection to peer failed"); lines > 2 {
+		t.Errorf("log: got %d lines about one expired certificate, want it once", lines)
+	}
+	n2.secure(ca, testcert.Options{}, 1)
+	poll.Eventually(t, "the nodes are connected again", func() bool { s := n1.status(); return len(s.Peers) == 1 && s.Peers[0].Receiving && s.Peers[0].Sending })
+}
