@@ -20,6 +20,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// growingSettings need 334 MB if their aliases are followed.
+const growingSettings = `a: &a [x,x,x,x,x,x,x,x,x]
+b: &b [*a,*a,*a,*a,*a,*a,*a,*a,*a]
+c: &c [*b,*b,*b,*b,*b,*b,*b,*b,*b]
+d: &d [*c,*c,*c,*c,*c,*c,*c,*c,*c]
+e: &e [*d,*d,*d,*d,*d,*d,*d,*d,*d]
+f: &f [*e,*e,*e,*e,*e,*e,*e,*e,*e]
+g: &g [*f,*f,*f,*f,*f,*f,*f,*f,*f]
+expected-peers: *g
+`
+
 // workplace is a directory with all files that the settings of a node refer to.
 type workplace struct {
 	*testing.T
@@ -113,6 +124,7 @@ func TestCheckReportsInvalidSettings(t *testing.T) {
 	}{
 		"invalid value":           {flags: []string{"--attach=magic"}, severity: "error", want: "attach \"magic\" is unknown"},
 		"unknown setting":         {prepare: func(w *workplace) { w.write("syncd.yaml", "mop: [a]\n") }, severity: "error", want: "mop"},
+		"aliases":                 {prepare: func(w *workplace) { w.write("syncd.yaml", growingSettings) }, severity: "error", want: "line 1 has an anchor: remove it"},
 		"scan CPUs out of order":  {flags: []string{"--scan-cpus=3-1"}, severity: "error", want: "is not a list like"},
 		"no such scan CPU":        {flags: []string{"--scan-cpus=1023"}, severity: "error", want: "none of these CPUs"},
 		"missing file":            {flags: []string{"--config=/none"}, severity: "error", want: "no such file"},
@@ -235,12 +247,14 @@ func TestReloadBySignalAndByCommand(t *testing.T) {
 		t.Errorf("reload: got output %q, error %v, want map b added and scan-budget listed", out, err)
 	}
 	wait("reload", 3)
-	w.write("syncd.yaml", "map: [\n")
 	var usage usageError
-	if _, err := run(t, "reload", "--control-socket", socket); !errors.As(err, &usage) || !strings.Contains(err.Error(), "parse YAML") {
-		t.Errorf("reload of a broken file: got error %v, want a usage error with \"parse YAML\"", err)
+	for text, want := range map[string]string{"map: [\n": "parse YAML", growingSettings: "line 1 has an anchor: remove it"} {
+		w.write("syncd.yaml", text)
+		if _, err := run(t, "reload", "--control-socket", socket); !errors.As(err, &usage) || !strings.Contains(err.Error(), want) {
+			t.Errorf("reload of a broken file: got error %v, want a usage error with %q", err, want)
+		}
+		wait("a broken file", 3)
 	}
-	wait("a broken file", 3)
 	if err := unix.Kill(os.Getpid(), unix.SIGHUP); err != nil {
 		t.Fatal(err)
 	}

@@ -109,8 +109,8 @@ func TestEmptyFileKeepsTheDefaults(t *testing.T) {
 			t.Errorf("load %q: settings differ from the defaults (-want +got):\n%s", text, diff)
 		}
 	}
-	if _, err := Load(write(t, "map: [a]\n---\nmap: [b]\n"), nil); err == nil || !strings.Contains(err.Error(), "2 documents") {
-		t.Errorf("load a file with two documents: got error %v, want it to contain \"2 documents\"", err)
+	if _, err := Load(write(t, "map: [a]\n---\nmap: [b]\n"), nil); err == nil || !strings.Contains(err.Error(), "line 2 begins a second document") {
+		t.Errorf("load a file with two documents: got error %v, want it to contain \"line 2 begins a second document\"", err)
 	}
 }
 

@@ -23,7 +23,7 @@ func (p *PeerList) UnmarshalYAML(unmarshal func(any) error) error {
 	}
 	var one string
 	if err := unmarshal(&one); err != nil {
-		return fmt.Errorf("read expected-peers: %w", err)
+		return err // parseError formats it
 	}
 	*p = PeerList{one}
 	return nil

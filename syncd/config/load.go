@@ -1,21 +1,14 @@
 package config
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"io"
 	"os"
 	"syscall"
 
-	"github.com/goccy/go-yaml"
-	"github.com/goccy/go-yaml/ast"
-	"github.com/goccy/go-yaml/parser"
 	"github.com/spf13/pflag"
 )
-
-// maxFileSize is the maximum size of a settings file, in bytes.
-const maxFileSize = 1 << 20
 
 // FieldUsage is the flag help of the setting field.
 const FieldUsage = "role of a field, `MAP:FIELD=ROLE[,ROLE]`, in place of that of its type: ktime, boottime, jiffies, seconds, " +
@@ -150,46 +143,6 @@ func (c *Config) readFile(path string) error {
 		return fmt.Errorf("settings in %s: %w", path, err)
 	}
 	return nil
-}
-
-// Parse sets c from a YAML document. An unknown key or a duplicate key is an error.
-func (c *Config) Parse(data []byte) (err error) {
-	// The library panics on some invalid documents, such as "join: ! ".
-	defer func() {
-		if p := recover(); p != nil {
-			err = fmt.Errorf("parse YAML: the document cannot be read (%v)", p)
-		}
-	}()
-	if len(data) > maxFileSize {
-		return fmt.Errorf("file is larger than %d bytes", maxFileSize)
-	}
-	empty, err := emptyDocument(data)
-	if err != nil || empty {
-		return err
-	}
-	err = yaml.NewDecoder(bytes.NewReader(data), yaml.Strict(), yaml.DisallowUnknownField()).Decode(c)
-	if err != nil {
-		return fmt.Errorf("parse YAML: %w", err)
-	}
-	return nil
-}
-
-// emptyDocument reports whether a YAML file sets nothing. The decoder would set every field to
-// zero for such a file. A file with several documents is an error, because the decoder reads only
-// the first document.
-func emptyDocument(data []byte) (bool, error) {
-	file, err := parser.ParseBytes(data, 0)
-	if err != nil {
-		return false, fmt.Errorf("parse YAML: %w", err)
-	}
-	if len(file.Docs) > 1 {
-		return false, fmt.Errorf("parse YAML: the file has %d documents (separated by ---), write one", len(file.Docs))
-	}
-	if len(file.Docs) == 0 || file.Docs[0].Body == nil {
-		return true, nil
-	}
-	kind := file.Docs[0].Body.Type()
-	return kind == ast.NullType || kind == ast.CommentType, nil
 }
 
 // override applies the flags that were given on the command line.

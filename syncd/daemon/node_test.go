@@ -67,14 +67,20 @@ type node struct {
 // reload makes the node reload the settings next.
 func (n *node) reload(next config.Config) (daemon.Reloaded, error) {
 	n.t.Helper()
-	n.nextMu.Lock()
-	n.next = func() (config.Config, error) { return next, next.Validate() }
-	n.nextMu.Unlock()
-	done, err := n.client.Reload(n.t.Context())
+	done, err := n.reloadFrom(func() (config.Config, error) { return next, next.Validate() })
 	if err == nil {
 		n.config = next
 	}
 	return done, err
+}
+
+// reloadFrom makes the node reload the settings that load returns.
+func (n *node) reloadFrom(load func() (config.Config, error)) (daemon.Reloaded, error) {
+	n.t.Helper()
+	n.nextMu.Lock()
+	n.next = load
+	n.nextMu.Unlock()
+	return n.client.Reload(n.t.Context())
 }
 
 // logBuffer collects a log that a test reads while the log grows.

@@ -4,8 +4,10 @@ import (
 	"bytes"
 	"encoding/base64"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -176,6 +178,37 @@ func TestFailedReloadChangesNothing(t *testing.T) {
 	n.config.MetricsListen = loopback(1) + ":9746"
 	if !strings.Contains(n.metrics(), "mapsync_config_last_reload_successful 1") || len(n.status().Maps) != 2 {
 		t.Error("valid settings: want them applied")
+	}
+}
+
+// TestReloadOfGrowingSettings: aliases that would need hundreds of MB are refused with little memory. The daemon keeps its
+// settings, and the command and the log have the reason.
+func TestReloadOfGrowingSettings(t *testing.T) {
+	pin := filepath.Join(pinDir(t), "ct")
+	pinned(t, pin, 8, 8, 100)
+	n := newNode(t, 1, "ct="+pin)
+	n.config.Join = nil
+	n.start()
+	poll.Eventually(t, "the node is ready", func() bool { return n.status().Ready })
+	text := "a: &a [x,x,x,x,x,x,x,x,x]\n"
+	for c := 'b'; c < 'i'; c++ {
+		text += fmt.Sprintf("%c: &%[1]c [%s*%[3]c]\n", c, strings.Repeat(fmt.Sprintf("*%c,", c-1), 8), c-1)
+	}
+	path := filepath.Join(n.dir, "syncd.yaml")
+	writeFile(t, path, []byte(text+"expected-peers: *h\n"))
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	_, err := n.reloadFrom(func() (config.Config, error) { return config.Load(path, nil) })
+	runtime.ReadMemStats(&after)
+	if mb := (after.TotalAlloc - before.TotalAlloc) >> 20; mb > 32 {
+		t.Errorf("reload: %d MB allocated, want at most 32 MB, most of them by the rest of the daemon", mb)
+	}
+	const want = "line 1 has an anchor: remove it"
+	if !errors.Is(err, daemon.ErrSettings) || !strings.Contains(err.Error(), want) || !n.log.contains(want) {
+		t.Errorf("reload: got error %v, want %q in it and in the log", err, want)
+	}
+	if s := n.status(); len(s.Maps) != 1 || !s.Ready || !strings.Contains(n.metrics(), "mapsync_config_last_reload_successful 0") {
+		t.Errorf("status after the reload: got %+v, want it unchanged, and the failure in the metric", s)
 	}
 }
 
