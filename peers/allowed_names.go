@@ -8,41 +8,63 @@ import (
 	"strings"
 )
 
-// replica reports whether a certificate of the CA may replicate. If AllowedNames is empty, all
-// certificates except those of observers may replicate.
+// replica reports whether a certificate of the CA may replicate. If AllowedNames is empty, all certificates except those of
+// observers may replicate. A certificate that an observer's pattern matches only across labels has neither right.
 func (o *CredentialsOptions) replica(leaf *x509.Certificate) bool {
 	if len(o.AllowedNames) == 0 {
-		return !o.observer(leaf)
+		return !matchLeaf(o.Observers, leaf, matchText)
 	}
-	return matchLeaf(o.AllowedNames, leaf)
+	return matchLeaf(o.AllowedNames, leaf, matchLabels)
 }
 
 // observer reports whether a certificate may observe.
 func (o *CredentialsOptions) observer(leaf *x509.Certificate) bool {
-	return matchLeaf(o.Observers, leaf)
+	return matchLeaf(o.Observers, leaf, matchLabels)
 }
 
-// MatchName reports whether one of the patterns matches a name. It ignores case and a trailing dot.
-// The pattern * matches any characters except a slash.
-func MatchName(globs []string, name string) bool {
+// MatchName reports whether one of the patterns matches a name. It ignores case and a trailing dot. The parts of a name
+// between dots and slashes are matched one by one: *, ? and [a-z] match neither, so that lb* matches no name of another
+// domain.
+func MatchName(globs []string, name string) bool { return matchName(globs, name, matchLabels) }
+
+func matchName(globs []string, name string, match func(glob, name string) bool) bool {
 	name = strings.ToLower(strings.TrimSuffix(name, "."))
-	return slices.ContainsFunc(globs, func(glob string) bool {
-		ok, err := path.Match(strings.ToLower(glob), name)
-		return err == nil && ok
-	})
+	return slices.ContainsFunc(globs, func(glob string) bool { return match(strings.ToLower(glob), name) })
+}
+
+// matchLabels reports whether each label of a pattern matches that of the name.
+func matchLabels(glob, name string) bool {
+	return slices.EqualFunc(labels(glob), labels(name), matchText)
+}
+
+// labels returns the parts of a name or of a pattern. Each but the last ends with a dot or a slash.
+func labels(name string) (list []string) {
+	for {
+		end := strings.IndexAny(name, "./") + 1
+		if end == 0 {
+			return append(list, name)
+		}
+		list, name = append(list, name[:end]), name[end:]
+	}
+}
+
+// matchText reports whether a pattern matches a name. Its * also matches dots.
+func matchText(glob, name string) bool {
+	ok, err := path.Match(glob, name)
+	return err == nil && ok
 }
 
 // matchLeaf reports whether one of the patterns matches a DNS name, an IP address or a URI of a
 // certificate. A wildcard in the certificate is compared literally.
-func matchLeaf(globs []string, leaf *x509.Certificate) bool {
-	if slices.ContainsFunc(leaf.DNSNames, func(name string) bool { return MatchName(globs, name) }) {
+func matchLeaf(globs []string, leaf *x509.Certificate, match func(glob, name string) bool) bool {
+	if slices.ContainsFunc(leaf.DNSNames, func(name string) bool { return matchName(globs, name, match) }) {
 		return true
 	}
-	if slices.ContainsFunc(leaf.IPAddresses, func(ip net.IP) bool { return MatchName(globs, ip.String()) }) {
+	if slices.ContainsFunc(leaf.IPAddresses, func(ip net.IP) bool { return matchName(globs, ip.String(), match) }) {
 		return true
 	}
 	for _, uri := range leaf.URIs {
-		if MatchName(globs, uri.String()) {
+		if matchName(globs, uri.String(), match) {
 			return true
 		}
 	}
@@ -52,7 +74,7 @@ func matchLeaf(globs []string, leaf *x509.Certificate) bool {
 // plainIdentity returns the permissions of a caller without a certificate, by the name that it has sent.
 func (o *CredentialsOptions) plainIdentity(node string) Identity {
 	return Identity{
-		Replica:  (len(o.AllowedNames) == 0 && !MatchName(o.Observers, node)) || MatchName(o.AllowedNames, node),
+		Replica:  (len(o.AllowedNames) == 0 && !matchName(o.Observers, node, matchText)) || MatchName(o.AllowedNames, node),
 		Observer: MatchName(o.Observers, node),
 	}
 }

@@ -29,11 +29,16 @@ type Identity struct {
 // CheckGlobs returns an error if a name pattern is invalid.
 func CheckGlobs(globs []string) error {
 	for _, glob := range globs {
-		if _, err := path.Match(glob, ""); err != nil || glob == "" {
-			return fmt.Errorf("pattern %q is not usable: write a name with *, ? or [a-z] in it", glob)
+		if glob == "" || slices.ContainsFunc(labels(glob), malformed) {
+			return fmt.Errorf("pattern %q is not usable: write a name with *, ? or [a-z] between its dots and slashes", glob)
 		}
 	}
 	return nil
+}
+
+func malformed(label string) bool {
+	_, err := path.Match(label, "")
+	return err != nil
 }
 
 // Identify returns the identity of the caller of a gRPC handler with context ctx. node is the name

@@ -172,7 +172,7 @@ func TestAllowedNames(t *testing.T) {
 		t.Fatal(err)
 	}
 	server := loadWith(t, issue(t, ca, "a", testcert.Options{}), "a", func(o *CredentialsOptions) {
-		o.AllowedNames, o.Observers = []string{"lb*", "spiffe://prod/lb/*"}, []string{"watch-?"}
+		o.AllowedNames, o.Observers = []string{"lb*", "gw*.prod.example", "spiffe://prod/lb/*"}, []string{"watch-?"}
 	})
 	addr := serve(t, server)
 	for name, c := range map[string]struct {
@@ -185,13 +185,18 @@ func TestAllowedNames(t *testing.T) {
 		"watch-1": {testcert.Options{}, true},
 		"web1":    {testcert.Options{}, false},
 		"watch":   {testcert.Options{}, false},
+		// A pattern of one label matches no name of another domain.
+		"lb1.attacker.example":     {testcert.Options{}, false},
+		"watch-1.attacker.example": {testcert.Options{}, false},
+		"gw1.prod.example":         {testcert.Options{}, true},
+		"gw1.x.prod.example":       {testcert.Options{}, false},
 	} {
 		err := call(t, dial(t, load(t, issue(t, ca, name, c.options), name), addr, "a"), name)
 		if (err == nil) != c.allowed {
 			t.Errorf("call of %s: got error %v, want it allowed: %v", name, err, c.allowed)
 		}
 	}
-	poll.Within(t, 5*time.Second, "refusals are counted", func() bool { return server.Stats().AcceptRefused[ReasonNotAllowed] >= 2 })
+	poll.Within(t, 5*time.Second, "refusals are counted", func() bool { return server.Stats().AcceptRefused[ReasonNotAllowed] >= 5 })
 	// A server must be a replica.
 	client := loadWith(t, issue(t, ca, "lb1", testcert.Options{}), "lb1", func(o *CredentialsOptions) {
 		o.AllowedNames, o.Observers = []string{"lb*"}, []string{"a"}
@@ -207,12 +212,30 @@ func TestMatchName(t *testing.T) {
 		glob, name string
 		want       bool
 	}{
-		{"lb*", "lb1", true},
-		{"lb*", "LB1.example", true},
+		{"lb*", "LB1", true},
+		{"lb*", "lb1.attacker.example", false},
+		{"lb*", "lb1.", true},
+		{"lb*", "lb1..", false},
+		{"lb*.example.com", "lb1.Example.com", true},
+		{"lb*.example.com", "lb1.x.example.com", false},
+		{"*", "lb1", true},
+		{"*", "lb1.example", false},
+		{"*.*", "lb1.example", true},
+		{"lb?example", "lb.example", false},
+		{"lb[^a]example", "lb.example", false},
+		{"192.0.2.*", "192.0.2.1", true},
+		{"192.0.*", "192.0.2.1", false},
 		{"lb1", "lb1.", true},
+		{`lb1\.example`, "lb1.example", true},
 		{"lb1", "lb10", false},
 		{"spiffe://a/*", "spiffe://a/b", true},
 		{"spiffe://a/*", "spiffe://a/b/c", false},
+		{"spiffe://a/*", "spiffe://a/b.c", false},
+		{"spiffe://a.b/*", "spiffe://a.b/c", true},
+		{"spiffe://a*/b", "spiffe://a.attacker/b", false},
+		{"spiffe://a[^x]b", "spiffe://a/b", false},
+		{"spiffe://a/*", "spiffe://a.b", false},
+		{"spiffe://a[^x]/b", "spiffe://a//b", false},
 		{"[", "[", false},
 	} {
 		if got := MatchName([]string{c.glob}, c.name); got != c.want {
@@ -222,8 +245,10 @@ func TestMatchName(t *testing.T) {
 	if MatchName(nil, "lb1") {
 		t.Error("MatchName with two patterns: got false, want true")
 	}
-	if CheckGlobs([]string{"lb*"}) != nil || CheckGlobs([]string{"["}) == nil || CheckGlobs([]string{""}) == nil {
-		t.Error("CheckGlobs with an invalid pattern: got nil, want an error")
+	for glob, usable := range map[string]bool{"lb*": true, "lb[1-9].example": true, "[": false, "": false, "lb[1.2]": false, "spiffe://a/[b/c]": false, `lb\.example`: true} {
+		if err := CheckGlobs([]string{glob}); (err == nil) != usable {
+			t.Errorf("CheckGlobs(%q): got error %v, want it usable: %v", glob, err, usable)
+		}
 	}
 }
 

@@ -109,7 +109,7 @@ func TestAllowedNamesMatchAddresses(t *testing.T) {
 	t.Parallel()
 	pair := issue(t, authority(t), "lb1", testcert.Options{DNSNames: []string{}, IPs: []net.IP{net.IPv4(192, 0, 2, 1)}})
 	m := load(t, pair, "192.0.2.1").currentState()
-	for pattern, want := range map[string]error{"192.0.2.*": nil, "*": nil, "192.0.3.*": errNotAllowed} {
+	for pattern, want := range map[string]error{"192.0.2.*": nil, "*.*.*.*": nil, "*": errNotAllowed, "192.0.3.*": errNotAllowed} {
 		if err := m.permit(&CredentialsOptions{AllowedNames: []string{pattern}}, m.chains, false); err != want { //nolint:errorlint // it is returned as it is
 			t.Errorf("pattern %s: got %v, want %v", pattern, err, want)
 		}
@@ -120,22 +120,26 @@ func TestAllowedNamesMatchAddresses(t *testing.T) {
 // empty.
 func TestObserversDoNotReplicate(t *testing.T) {
 	t.Parallel()
-	watch := &x509.Certificate{DNSNames: []string{"watch-1"}}
 	for _, c := range []struct {
+		name               string
 		allowed, observers []string
 		want               bool
 	}{
-		{nil, nil, true},
-		{nil, []string{"watch-*"}, false},
-		{nil, []string{"other"}, true},
-		{[]string{"watch-1"}, []string{"watch-*"}, true},
-		{[]string{"lb*"}, []string{"watch-*"}, false},
+		{"watch-1", nil, nil, true},
+		{"watch-1", nil, []string{"watch-*"}, false},
+		{"watch-1", nil, []string{"other"}, true},
+		{"watch-1", []string{"watch-1"}, []string{"watch-*"}, true},
+		{"watch-1", []string{"lb*"}, []string{"watch-*"}, false},
+		// The pattern of observers lacks the domain. Without allowed-names, the name would gain rights by that.
+		{"watch-1.example", nil, []string{"watch-*"}, false},
+		{"lb1.example", nil, []string{"watch-*"}, true},
 	} {
+		watch := &x509.Certificate{DNSNames: []string{c.name}}
 		o := CredentialsOptions{AllowedNames: c.allowed, Observers: c.observers}
-		id, err := Insecure(o).Identify(t.Context(), "watch-1")
+		id, err := Insecure(o).Identify(t.Context(), c.name)
 		if o.replica(watch) != c.want || id.Replica != c.want || err != nil {
-			t.Errorf("allowed-names %v, observers %v: replica: got %v by certificate and %v by name (%v), want %v",
-				c.allowed, c.observers, o.replica(watch), id.Replica, err, c.want)
+			t.Errorf("%s, allowed-names %v, observers %v: replica: got %v by certificate and %v by name (%v), want %v",
+				c.name, c.allowed, c.observers, o.replica(watch), id.Replica, err, c.want)
 		}
 	}
 }

@@ -63,7 +63,7 @@ func TestMapAccess(t *testing.T) {
 	if got := AccessOf(c.WriteFrom, "ct_map"); got != nil {
 		t.Errorf("write-from of ct_map: got %q, want nil", got)
 	}
-	for _, bad := range []string{"", "ct_map", "ct_map=", "=lb1", "ct_map=lb1,", "ct_map=[", "other=lb1"} {
+	for _, bad := range []string{"", "ct_map", "ct_map=", "=lb1", "ct_map=lb1,", "ct_map=[", "ct_map=lb[1.2]", "other=lb1"} {
 		c.ReadFrom = []string{bad}
 		if c.validateTrust() == nil {
 			t.Errorf("validate read-from %q: got no error, want one", bad)

@@ -13,21 +13,33 @@ import (
 // write.
 func (c *Config) bindTrust(fs *pflag.FlagSet) {
 	fs.StringVar(&c.TLSCRL, "tls-crl", c.TLSCRL, "certificate revocation lists of the authority, PEM")
-	fs.StringArrayVar(&c.AllowedNames, "allowed-names", c.AllowedNames, "`pattern` of DNS names, IP addresses or SPIFFE URIs whose certificates may replicate (repeatable; default: every certificate of tls-ca that matches no --observers)")
+	fs.StringArrayVar(&c.AllowedNames, "allowed-names", c.AllowedNames, "`pattern` of DNS names, IP addresses or SPIFFE URIs whose certificates may replicate, * matches no dot (repeatable; default: every certificate of tls-ca that matches no --observers)")
 	fs.StringArrayVar(&c.ReadFrom, "read-from", c.ReadFrom, "nodes that may read a map from this node, `MAP=PATTERN[,PATTERN]` of node names (repeatable; default: all)")
 	fs.StringArrayVar(&c.WriteFrom, "write-from", c.WriteFrom, "nodes whose records of a map are accepted, `MAP=PATTERN[,PATTERN]` of node names (repeatable; default: all)")
-	fs.StringArrayVar(&c.Observers, "observers", c.Observers, "`pattern` of DNS names, IP addresses or SPIFFE URIs whose certificates may observe (repeatable; default: none)")
+	fs.StringArrayVar(&c.Observers, "observers", c.Observers, "`pattern` of DNS names, IP addresses or SPIFFE URIs whose certificates may observe, * matches no dot (repeatable; default: none)")
 }
 
 // checkPatterns returns an error that joins one error for each invalid pattern.
 func checkPatterns(setting string, patterns []string) error {
 	var errs []error
 	for _, p := range patterns {
-		if _, err := path.Match(p, ""); err != nil || p == "" {
-			errs = append(errs, fmt.Errorf("%s %q is not usable: write a name with *, ? or [a-z] in it", setting, p))
+		if p == "" || malformed(p) {
+			errs = append(errs, fmt.Errorf("%s %q is not usable: write a name with *, ? or [a-z] between its dots and slashes", setting, p))
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// malformed reports whether a part of a pattern between dots and slashes is invalid. Peers match the parts one by one.
+func malformed(pattern string) bool {
+	for part := range strings.SplitAfterSeq(pattern, ".") {
+		for label := range strings.SplitAfterSeq(part, "/") {
+			if _, err := path.Match(label, ""); err != nil {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 func (c *Config) validateTrust() error {
