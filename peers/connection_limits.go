@@ -134,7 +134,7 @@ func (ll *limitedListener) Accept() (net.Conn, error) {
 
 // add registers a connection as pending and ends the connection that it replaces.
 func (l *Limiter) add(conn net.Conn) *limitedConn {
-	c := &limitedConn{Conn: conn, l: l, from: networkOf(conn.RemoteAddr())}
+	c := &limitedConn{Conn: conn, l: l, from: NetworkOf(conn.RemoteAddr().String())}
 	if l.limits.MaxLifetime > 0 {
 		c.deadline = time.Now().Add(l.limits.MaxLifetime)
 		_ = conn.SetDeadline(c.deadline) // an error means that the connection is closed; its next read fails too
@@ -348,10 +348,10 @@ func (c *limitedConn) capDeadline(t time.Time) time.Time {
 	return t
 }
 
-// networkOf returns the network that counts as one address: an IPv4 address or an IPv6 /64. One host
-// may own all addresses of a /64.
-func networkOf(addr net.Addr) netip.Prefix {
-	ap, err := netip.ParseAddrPort(addr.String())
+// NetworkOf returns the network that counts as one address, of a remote host:port: an IPv4 address or an IPv6 /64. One
+// host may own all addresses of a /64.
+func NetworkOf(remote string) netip.Prefix {
+	ap, err := netip.ParseAddrPort(remote)
 	if err != nil {
 		return netip.Prefix{} // a unix socket; all of them count as one address
 	}

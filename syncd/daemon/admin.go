@@ -53,11 +53,9 @@ const (
 	readHeaderTimeout = 5 * time.Second
 	readTimeout       = 10 * time.Second
 	writeTimeout      = 30 * time.Second
-	// scrapesAtOnce is the maximum number of concurrent /metrics responses.
-	scrapesAtOnce   = 8
-	idleTimeout     = time.Minute
-	maxHeaderBytes  = 16 << 10
-	shutdownTimeout = time.Second
+	idleTimeout       = time.Minute
+	maxHeaderBytes    = 16 << 10
+	shutdownTimeout   = time.Second
 )
 
 func (a *admin) run(ctx context.Context) error {
@@ -105,7 +103,7 @@ func (a *admin) close() error {
 
 func (a *admin) metricsHandler() http.Handler {
 	mux := http.NewServeMux()
-	mux.Handle("GET /metrics", promhttp.HandlerFor(a.registry, promhttp.HandlerOpts{MaxRequestsInFlight: scrapesAtOnce}))
+	mux.Handle("GET /metrics", newScrapes(promhttp.HandlerFor(a.registry, promhttp.HandlerOpts{})))
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
 		fmt.Fprintln(w, "ok")
 	})
