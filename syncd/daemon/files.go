@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -11,6 +12,7 @@ import (
 	"path/filepath"
 	"strconv"
 
+	"github.com/zeebo/xxh3"
 	"golang.org/x/sys/unix"
 )
 
@@ -65,6 +67,32 @@ func parseVersioned(data []byte, v any, what string, supported versions) error {
 		return fmt.Errorf("parse the %s: %w", what, err)
 	}
 	return nil
+}
+
+// checksumField begins a JSON object with a checksum. 16 hexadecimal digits follow, and the other fields.
+const checksumField = `{"checksum":"`
+
+// errDamaged is wrapped by the errors about a file whose content differs from its checksum.
+var errDamaged = errors.New("damaged file: the content differs from the checksum")
+
+// withChecksum returns a JSON object with the hash of its text as its first field. A release that does not have the field
+// ignores it.
+func withChecksum(object []byte) []byte {
+	return fmt.Appendf(nil, `%s%016x",%s`, checksumField, xxh3.Hash(object), object[1:])
+}
+
+// cutChecksum returns the object of withChecksum. It returns other data, such as a file of an earlier release, as it is.
+func cutChecksum(data []byte) ([]byte, error) {
+	rest, found := bytes.CutPrefix(data, []byte(checksumField))
+	if !found {
+		return data, nil
+	}
+	sum, rest, _ := bytes.Cut(rest, []byte(`",`))
+	object := append([]byte("{"), rest...)
+	if string(sum) != fmt.Sprintf("%016x", xxh3.Hash(object)) {
+		return nil, errDamaged
+	}
+	return object, nil
 }
 
 // replaceFile replaces the content of a file. After a crash at any time, path has either the old

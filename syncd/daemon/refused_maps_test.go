@@ -1,6 +1,7 @@
 package daemon_test
 
 import (
+	"bytes"
 	"fmt"
 	"log/slog"
 	"os"
@@ -132,6 +133,36 @@ func TestStateErrorsAreReported(t *testing.T) {
 	for _, want := range []string{"mapsync_state_saved 0", `mapsync_state_errors_total{operation="write"} `} {
 		if !strings.Contains(n.metrics(), want) {
 			t.Errorf("metrics: want %s", want)
+		}
+	}
+}
+
+// TestDamagedStateIsReported: a node whose state file was damaged starts without it, reports that, and replaces it.
+func TestDamagedStateIsReported(t *testing.T) {
+	pin := filepath.Join(pinDir(t), "ct")
+	pinned(t, pin, 8, 8, 10)
+	n := newNode(t, 1, "ct="+pin)
+	n.config.Join = nil
+	n.start()
+	poll.Eventually(t, "the node is ready", func() bool { return n.status().Ready })
+	n.stop()
+	path, _ := n.readState()
+	data, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	writeFile(t, path, bytes.Replace(data, []byte(`"incarnation":1`), []byte(`"incarnation":2`), 1))
+	for _, failures := range []int{1, 0} {
+		n.start()
+		poll.Eventually(t, "the node is ready", func() bool { return n.status().Ready })
+		if want := fmt.Sprintf("mapsync_state_errors_total{operation=\"read\"} %d\n", failures); !strings.Contains(n.metrics(), want) {
+			t.Errorf("metrics: want %s", want)
+		}
+		n.stop()
+	}
+	for _, want := range []string{"level=ERROR msg=\"failed to read the state, starting without it\"", "damaged file", "run syncd drain again"} {
+		if n.log.count(want) != 1 {
+			t.Errorf("log: got %d lines with %q, want 1", n.log.count(want), want)
 		}
 	}
 }

@@ -82,6 +82,8 @@ func identityOf(i *kmap.Info) mapIdentity {
 const stateVersion = 2
 
 type stateFile struct {
+	// Checksum is empty: cutChecksum removes the field, unless it was damaged or moved.
+	Checksum    string                 `json:"checksum,omitempty"`
 	Version     int                    `json:"version"`
 	BootID      string                 `json:"boot_id"`
 	Incarnation uint64                 `json:"incarnation"` // of the last start
@@ -107,7 +109,7 @@ const maxStateSize = 1 << 20
 const stateRetry = 30 * time.Second
 
 // openState reads the state that an earlier incarnation saved in dir. If the file does not exist, or
-// cannot be read, the daemon starts like a new node.
+// cannot be read, or is damaged, the daemon starts like a new node.
 func openState(dir, node string, log *slog.Logger) *state {
 	s := &state{path: filepath.Join(dir, node+".state.json"), node: node, log: log, changed: make(chan struct{}, 1)}
 	err := s.read()
@@ -116,8 +118,8 @@ func openState(dir, node string, log *slog.Logger) *state {
 		s.readFailures++
 		s.onDisk = stateFile{Maps: map[string]mapIdentity{"": {}}} // unknown
 		s.file = stateFile{}
-		log.Warn("failed to read the state, starting without it", "file", s.path, "error", err,
-			"hint", "entries that the load balancer deleted while syncd was stopped may come back from peers")
+		log.Error("failed to read the state, starting without it", "file", s.path, "error", err,
+			"hint", "a drain of this node has ended, and entries that ended while syncd was stopped may come back from peers; check the disk of state-dir, and run syncd drain again if the node was drained")
 	}
 	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {
@@ -142,7 +144,33 @@ func (s *state) read() error {
 	case err != nil:
 		return fmt.Errorf("read the state: %w", err)
 	}
-	return parseVersioned(data, &s.file, "state", versions{0, stateVersion, "drain a node before it returns to an earlier release"})
+	s.file, err = parseState(data)
+	return err
+}
+
+// parseState parses the content of a state file. A file of an earlier release has no checksum.
+func parseState(data []byte) (f stateFile, err error) {
+	if data, err = cutChecksum(data); err != nil {
+		return f, fmt.Errorf("read the state: %w", err)
+	}
+	err = parseVersioned(data, &f, "state", versions{0, stateVersion, "drain a node before it returns to an earlier release"})
+	if err == nil && f.Checksum != "" {
+		err = fmt.Errorf("read the state: %w", errDamaged)
+	}
+	return f, err
+}
+
+// encode returns the content of the file. It sets the version.
+func (f *stateFile) encode() ([]byte, error) {
+	f.Version = 1
+	if len(f.Unheld) > 0 {
+		f.Version = stateVersion
+	}
+	data, err := json.Marshal(f)
+	if err != nil {
+		return nil, err
+	}
+	return withChecksum(data), nil
 }
 
 // nextIncarnation returns the incarnation of this start, in ns of the wall clock, and saves it.
@@ -266,11 +294,7 @@ func (s *state) save() {
 	s.writing.Lock()
 	defer s.writing.Unlock()
 	s.mu.Lock()
-	s.file.Version = 1
-	if len(s.file.Unheld) > 0 {
-		s.file.Version = stateVersion
-	}
-	data, err := json.Marshal(s.file)
+	data, err := s.file.encode()
 	absence := s.file.absence()
 	s.saved = true // false again if the state changes meanwhile
 	s.mu.Unlock()

@@ -71,6 +71,13 @@ func TestStateThatCannotBeRead(t *testing.T) {
 		"large":   func(path string) error { return os.WriteFile(path, bytes.Repeat([]byte(" "), maxStateSize+1), 0o600) },
 		"pipe":    func(path string) error { return unix.Mkfifo(path, 0o600) },
 		"symlink": func(path string) error { return os.Symlink("/etc/passwd", path) },
+		"damaged": func(path string) error {
+			return os.WriteFile(path, bytes.Replace(withChecksum([]byte(whole)), []byte(`"id":7`), []byte(`"id":5`), 1), 0o600)
+		},
+		"no checksum in its field": func(path string) error { return os.WriteFile(path, []byte(`{"checksum":"",`+whole[1:]), 0o600) },
+		"moved checksum": func(path string) error {
+			return os.WriteFile(path, []byte(whole[:len(whole)-1]+`,"checksum":"0123456789abcdef"}`), 0o600)
+		},
 		"newer": func(path string) error {
 			return os.WriteFile(path, []byte(`{"version":2,"boot_id":7,"incarnation":"900","kernel_maps":[]}`), 0o600)
 		},
@@ -90,8 +97,8 @@ func TestStateThatCannotBeRead(t *testing.T) {
 			if got := s.nextIncarnation(1000, time.Hour); got != 1000 {
 				t.Errorf("incarnation without a state: got %d, want 1000", got)
 			}
-			if st := s.stats(); st.ReadFailures != 1 || !st.Saved || strings.Count(log.String(), "level=WARN") != 1 {
-				t.Errorf("state statistics: got %+v, want one read failure, saved, and one warning\n%s", st, log)
+			if st := s.stats(); st.ReadFailures != 1 || !st.Saved || strings.Count(log.String(), "level=ERROR") != 1 {
+				t.Errorf("state statistics: got %+v, want one read failure, saved, and one error in the log\n%s", st, log)
 			}
 			if s, _ = stateIn(t, filepath.Dir(path)); s.nextIncarnation(0, time.Hour) != 1001 {
 				t.Error("state file: want it replaced by a valid one")
@@ -118,6 +125,7 @@ func TestStateVersions(t *testing.T) {
 	}{
 		"none":    {"{" + rest, true},
 		"zero":    {`{"version":0,` + rest, true},
+		"checked": {string(withChecksum([]byte(`{"version":1,` + rest))), true},
 		"current": {`{"version":1,` + rest, true},
 		"next":    {`{"version":3,` + rest, false},
 		"highest": {`{"version":9223372036854775807,` + rest, false},
@@ -138,8 +146,8 @@ func TestStateVersions(t *testing.T) {
 			t.Errorf("version %s: next incarnation: got %d, want 1001: %t", name, got, c.read)
 		}
 		data, err := os.ReadFile(path)
-		if err != nil || !bytes.Contains(data, []byte(`"version":1,`)) {
-			t.Errorf("version %s: saved state: got %s, %v, want version 1", name, data, err)
+		if err != nil || !bytes.HasPrefix(data, []byte(checksumField)) || !bytes.Contains(data, []byte(`"version":1,`)) {
+			t.Errorf("version %s: saved state: got %s, %v, want a checksum and version 1", name, data, err)
 		}
 	}
 }

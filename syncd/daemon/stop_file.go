@@ -122,7 +122,7 @@ func (s *state) takeStop(name string, limit int) *stopFile {
 	defer s.mu.Unlock()
 	if err = errors.Join(err, removed); err != nil {
 		s.readFailures++
-		s.log.Warn("failed to read the entries of the last stop, starting without them", "map", name, "file", path, "error", err,
+		s.log.Error("failed to read the entries of the last stop, starting without them", "map", name, "file", path, "error", err,
 			"hint", "entries that ended while syncd was stopped on all nodes come back; let syncd write state-dir, or remove the file")
 		return new(stopFile)
 	}
