@@ -164,6 +164,7 @@ echo active $(systemctl show -P ActiveState syncd)
 echo user $(ps -o user= -p $pid)
 echo capabilities $(grep CapEff /proc/$pid/status | cut -f2)
 echo filter $(grep Seccomp: /proc/$pid/status | cut -f2)
+echo core $(grep 'Max core file size' /proc/$pid/limits | tr -s ' ' | cut -d' ' -f5)
 echo address $(nsenter -t $pid -m head -1 /proc/kallsyms | cut -d' ' -f1)
 for path in /sys/kernel/x /proc/sys/kernel/hostname /usr/x /etc/x /etc/mapsync/x; do
 	nsenter -t $pid -m touch $path 2>/dev/null && echo writable $path
@@ -206,7 +207,7 @@ func TestUnitStartsInItsSandbox(t *testing.T) {
 	}
 	facts, log := c.boot(t)
 	for name, want := range map[string]string{
-		"active": "active", "user": "mapsync", "filter": "2", "reload": "0", "restarts": "0",
+		"active": "active", "user": "mapsync", "filter": "2", "core": "0", "reload": "0", "restarts": "0",
 		"capabilities": fmt.Sprintf("%016x", 1<<unix.CAP_DAC_OVERRIDE|1<<unix.CAP_SYS_ADMIN|1<<unix.CAP_SYSLOG|1<<unix.CAP_PERFMON|1<<unix.CAP_BPF),
 	} {
 		if facts[name] != want {

@@ -66,6 +66,9 @@ func TestUnitRunsRealCommands(t *testing.T) {
 	if limit, err := strconv.Atoi(values["TimeoutStartSec"]); err != nil || time.Duration(limit)*time.Second <= wait {
 		t.Errorf("TimeoutStartSec: got %s s, want more than the %s of ExecStartPost", values["TimeoutStartSec"], wait)
 	}
+	if values["LimitCORE"] != "0" {
+		t.Errorf("LimitCORE: got %q, want 0: a core dump contains keys", values["LimitCORE"])
+	}
 	for _, needed := range []string{filepath.Dir(config.DefaultControlSocket), config.Default().StateDir} {
 		if needed != "/run/"+values["RuntimeDirectory"] {
 			t.Errorf("RuntimeDirectory: want %s", needed)
