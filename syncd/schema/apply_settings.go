@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"mapsync/syncd/similar"
 )
 
 // maxSuggestions is the maximum number of suggestions for an unknown field name.
@@ -122,30 +124,9 @@ func pathsOf(paths []string, m *Message, prefix string) []string {
 // compares only the last name of path.
 func distance(wanted, path string) int {
 	if i := strings.LastIndexByte(path, '.'); !strings.Contains(wanted, ".") && i >= 0 {
-		return min(1+edits(wanted, path[i+1:]), edits(wanted, path))
+		return min(1+similar.Edits(wanted, path[i+1:]), similar.Edits(wanted, path))
 	}
-	return edits(wanted, path)
-}
-
-// edits returns the Levenshtein distance of two strings.
-func edits(a, b string) int {
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
-	}
-	for i := range len(a) {
-		diagonal := row[0]
-		row[0] = i + 1
-		for j := range len(b) {
-			change := diagonal
-			if a[i] != b[j] {
-				change++
-			}
-			diagonal = row[j+1]
-			row[j+1] = min(change, row[j]+1, row[j+1]+1)
-		}
-	}
-	return row[len(b)]
+	return similar.Edits(wanted, path)
 }
 
 // check validates the properties that depend on the result of all settings.

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"mapsync/syncd/similar"
 )
 
 // Path is the way to a field of an entry.
@@ -89,8 +91,15 @@ func (s *Schema) Path(name string) (Path, error) {
 	case !errors.Is(valueErr, errNoField):
 		return Path{}, valueErr
 	}
-	return Path{}, fmt.Errorf("unknown field %q; fields of this map: %s", name,
-		strings.Join(append(fieldNames(s.Key, "key."), fieldNames(s.Value, "value.")...), ", "))
+	names := s.FieldNames()
+	return Path{}, fmt.Errorf("unknown field %q; fields of this map: %s%s", name, strings.Join(names, ", "),
+		similar.Hint(name, append(append(fieldNames(s.Key, ""), fieldNames(s.Value, "")...), names...)))
+}
+
+// FieldNames returns the names of the fields that have a path: first those of the key, with key., then those of the value,
+// with value.
+func (s *Schema) FieldNames() []string {
+	return append(fieldNames(s.Key, "key."), fieldNames(s.Value, "value.")...)
 }
 
 var errNoField = errors.New("no such field")
