@@ -14,8 +14,6 @@ import (
 const (
 	// maxDifferences bounds the differences in a list.
 	maxDifferences = 10_000
-	// maxListedKeys bounds the received keys that a list stores.
-	maxListedKeys = 1 << 20
 	// listTimeout is the maximum wait for a comparison that cannot be made at present.
 	listTimeout = 5 * time.Second
 )
@@ -29,8 +27,6 @@ var (
 	errBusy = errors.New("another comparison is under way")
 	// errNoComparison is wrapped by the error of a list whose comparison stays impossible.
 	errNoComparison = errors.New("no comparison can be made")
-	// errListTooLong is the error of a list with more than maxListedKeys received keys.
-	errListTooLong = errors.New("too many differences to list: resync the map")
 	// errResendStalled is wrapped by the error of a map whose peer stops sending the records of a
 	// list or a repair.
 	errResendStalled = errors.New("the peer stopped resending records")
@@ -90,10 +86,8 @@ type diffList struct {
 
 	// differences are the differences found, at most maxDifferences.
 	differences []Difference
-	// receivedKeys are the keys that the peer has sent, at most maxListedKeys.
-	receivedKeys map[string]struct{}
-	// tooLong reports that the peer sent more than maxListedKeys keys. The list then fails.
-	tooLong bool
+	// received are the live records of this node whose keys the peer has sent.
+	received table.RecordSet
 	// view is the membership when the list was requested. It does not change.
 	view *view
 }
@@ -105,14 +99,6 @@ func (l *diffList) end(err error) {
 		l.err = err
 		close(l.done)
 	})
-}
-
-// lengthError returns errListTooLong if the list is too long, else nil.
-func (l *diffList) lengthError() error {
-	if l.tooLong {
-		return errListTooLong
-	}
-	return nil
 }
 
 // Comparison is the result of comparing a map with a peer.
@@ -171,7 +157,7 @@ func (r *Replicator) Compare(ctx context.Context, name, peer string) (c Comparis
 // buildDiffList requests one list and waits until it is complete. The list is complete when its
 // error is nil. No lock is held while it waits.
 func (r *Replicator) buildDiffList(ctx context.Context, name, peer string) (*diffList, error) {
-	l := &diffList{done: make(chan struct{}), receivedKeys: make(map[string]struct{}), view: r.view.Load()}
+	l := &diffList{done: make(chan struct{}), view: r.view.Load()}
 	r.mu.Lock()
 	k := r.inboundStreams[peer]
 	_, live := l.view.live[peer]

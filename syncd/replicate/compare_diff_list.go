@@ -83,34 +83,32 @@ func (v *view) compares(node, peer string) bool {
 // next delta uses its buffers.
 func (in *inboundMap) listRecord(w *wire.Delta, d *table.Delta) {
 	l := in.resend.list
-	if l.tooLong || len(l.receivedKeys) == maxListedKeys {
-		l.tooLong = true
+	var rec table.Record
+	here := in.tx.Get(d.Key, &rec) && rec.Version != 0
+	// A tombstone here counts as no record: tombstones are forgotten at different times.
+	hereLive := here && !rec.Delete
+	if hereLive {
+		l.received.Add(rec.Ref) // listMissing needs equal records, too
+	}
+	// Both nodes hold the same record.
+	if hereLive && !d.Delete && rec.Version == d.Version && rec.Owner == d.Owner &&
+		(!l.exact || in.m.table.EqualCompared(rec.Value, d.Value)) {
 		return
 	}
-	// listMissing needs the keys of equal records, too.
-	l.receivedKeys[string(d.Key)] = struct{}{}
 	there := &DiffSide{Version: d.Version, Owner: in.tx.Owner(d.Owner)}
-	var rec table.Record
-	var here *DiffSide
-	if in.tx.Get(d.Key, &rec) && rec.Version != 0 {
-		here = in.diffSide(&rec)
-	}
-	// A tombstone here counts as no record: tombstones are forgotten at different times.
-	hereLive := here != nil && !rec.Delete
 	// Records of third nodes do not belong to the list.
-	concerns := l.view.compares(there.Owner.Node, in.stream.peer.Node) || (hereLive && l.view.compares(here.Owner.Node, in.stream.peer.Node))
+	concerns := l.view.compares(there.Owner.Node, in.stream.peer.Node) || (hereLive && l.view.compares(in.tx.Owner(rec.Owner).Node, in.stream.peer.Node))
 	if !concerns || (d.Delete && !hereLive) {
 		return
 	}
-	// Both nodes hold the same record.
-	if hereLive && !d.Delete && here.Version == there.Version && here.Owner == there.Owner &&
-		(!l.exact || in.m.table.EqualCompared(rec.Value, d.Value)) {
-		return
+	var side *DiffSide
+	if here {
+		side = in.diffSide(&rec)
 	}
 	if w.Operation == mapsyncv1.Operation_OPERATION_UPDATE {
 		there.Value = append([]byte{}, d.Value...)
 	}
-	l.add(d.Key, here, there)
+	l.add(d.Key, side, there)
 }
 
 // diffSide returns a side of a difference with copies of the record's bytes. The caller holds the
@@ -123,9 +121,12 @@ func (in *inboundMap) diffSide(rec *table.Record) *DiffSide {
 	return h
 }
 
-// add adds a difference. Differences above maxDifferences are dropped.
+// full reports whether the list has maxDifferences. Further differences are dropped.
+func (l *diffList) full() bool { return len(l.differences) == maxDifferences }
+
+// add adds a difference unless the list is full.
 func (l *diffList) add(key []byte, here, there *DiffSide) {
-	if len(l.differences) < maxDifferences {
+	if !l.full() {
 		l.differences = append(l.differences, Difference{slices.Clone(key), here, there})
 	}
 }
@@ -135,27 +136,22 @@ func (l *diffList) add(key []byte, here, there *DiffSide) {
 // inboundStream.mu. The table is locked for recordsPerLock records at a time.
 func (in *inboundMap) listMissing(j *inboundResend) {
 	l := j.list
-	if l.tooLong {
-		return
-	}
 	c := in.m.table.NewCursor(0)
 	defer c.Close()
-	for more := true; more; {
+	for more := true; more && !l.full(); {
 		in.m.table.View(func(tx *table.Tx) {
 			in.tx = tx
 			var rec table.Record
 			// Records at or above firstPosition arrived after the request, so the peer may have
-			// sent them.
+			// sent them. They may count as received, too.
 			for range recordsPerLock {
 				if more = tx.Next(c, &rec) && rec.Position < j.firstPosition; !more {
 					return
 				}
-				if rec.Delete || !j.buckets.Has(tx.Bucket(rec.Key)) || !l.view.compares(tx.Owner(rec.Owner).Node, in.stream.peer.Node) {
+				if rec.Delete || l.received.Has(rec.Ref) || !j.buckets.Has(tx.Bucket(rec.Key)) || !l.view.compares(tx.Owner(rec.Owner).Node, in.stream.peer.Node) {
 					continue
 				}
-				if _, sent := l.receivedKeys[string(rec.Key)]; !sent {
-					l.add(rec.Key, in.diffSide(&rec), nil)
-				}
+				l.add(rec.Key, in.diffSide(&rec), nil)
 			}
 		})
 	}

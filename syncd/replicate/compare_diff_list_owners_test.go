@@ -1,7 +1,6 @@
 package replicate
 
 import (
-	"errors"
 	"fmt"
 	"slices"
 	"testing"
@@ -94,23 +93,5 @@ func TestDiffListTombstonesAndOwners(t *testing.T) {
 	want := []string{"1 here true there false", "2 here true there true", "3 here true there true", "7 here false there true"}
 	if !listEnded(l) || l.err != nil || !slices.Equal(got, want) {
 		t.Errorf("list: ended %t, error %v, differences: got %q, want true, nil, %q", listEnded(l), l.err, got, want)
-	}
-}
-
-// TestDiffListKeyBound checks that a list fails with the first key above the maximum, and that it then
-// lists nothing.
-func TestDiffListKeyBound(t *testing.T) {
-	x, l := newListFixture(t)
-	x.in.comparison.list = nil
-	x.beginResend(l)
-	x.in.comparison.resend.buckets = allBuckets()
-	for i := range maxListedKeys {
-		l.receivedKeys[string(key(1<<32+i))] = struct{}{}
-	}
-	x.handle(x.resentBatch(4))
-	x.handle(x.resentMessage())
-	if !listEnded(l) || !errors.Is(l.err, errListTooLong) || len(l.receivedKeys) != maxListedKeys || len(l.differences) != 0 {
-		t.Errorf("list above the maximum: got error %v, %d keys, %d differences, want errListTooLong, %d, 0",
-			l.err, len(l.receivedKeys), len(l.differences), maxListedKeys)
 	}
 }

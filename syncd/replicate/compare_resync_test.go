@@ -165,11 +165,11 @@ func TestDiffListTimeout(t *testing.T) {
 		x.in.comparison.inconclusiveReason = ""
 		time.AfterFunc(time.Second, func() {
 			x.stream.mu.Lock()
-			x.in.comparison.list.end(errListTooLong)
+			x.in.comparison.list.end(errResendStalled)
 			x.stream.mu.Unlock()
 		})
-		if _, err := x.r.Diff(t.Context(), testMap, "x"); !errors.Is(err, errListTooLong) || !strings.Contains(err.Error(), `"ct" with x`) {
-			t.Errorf("list that is too long: got %v, want errListTooLong", err)
+		if _, err := x.r.Diff(t.Context(), testMap, "x"); !errors.Is(err, errResendStalled) || !strings.Contains(err.Error(), `"ct" with x`) {
+			t.Errorf("list that fails: got %v, want errResendStalled", err)
 		}
 	})
 }

@@ -21,7 +21,7 @@ func (in *inboundMap) endResend(j *inboundResend, now time.Time) {
 	c.resend, c.requestBuckets = nil, true
 	poke(in.stream.wake)
 	if j.list != nil {
-		j.list.end(j.list.lengthError())
+		j.list.end(nil)
 		return
 	}
 	// Batches merged after this are acknowledged only after the repair is in the kernel map.

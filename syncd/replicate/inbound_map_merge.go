@@ -151,6 +151,9 @@ func (in *inboundMap) senderID(tx *table.Tx) table.OwnerID {
 // that this node cannot hold is set aside and does not stop the group. Other errors concern the
 // whole batch. The keys are valid until the next group.
 func (in *inboundMap) mergeGroup(wires []wire.Delta) error {
+	if in.resend != nil && in.resend.list != nil && in.resend.list.full() {
+		return nil
+	}
 	size, n := in.m.layout.KeySize, 0
 	for i := range wires {
 		// The keys of the group are decoded into one buffer, back to back.

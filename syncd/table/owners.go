@@ -191,6 +191,15 @@ func (tx *Tx) Owners(fn func(Owner)) {
 	}
 }
 
+// RecordOwners calls fn with each owner of records, tombstones included, in the order of the ids. It leaves out Options.Self.
+func (tx *Tx) RecordOwners(fn func(Owner)) {
+	for i := range tx.t.owners.list {
+		if w := &tx.t.owners.list[i]; w.refs > 0 {
+			fn(w.Owner)
+		}
+	}
+}
+
 // OwnersReused returns the number of ids that were given to another owner so far. Callers that keep data by
 // id must discard it when the number changes.
 func (tx *Tx) OwnersReused() uint64 { return tx.t.owners.reused }
