@@ -1,7 +1,9 @@
 package schema
 
 import (
+	"encoding/binary"
 	"math"
+	mathbits "math/bits"
 	"unsafe"
 )
 
@@ -52,8 +54,30 @@ func (f *Field) BytesAt(message []byte, i int) []byte {
 // NumberAt returns element i of a numeric field of a message, in host order. A signed number is
 // sign extended. A float is returned as its bits.
 func (f *Field) NumberAt(message []byte, i int) uint64 {
-	l := accessorOf(f, i*f.Size)
-	return l.load(unsafe.Pointer(&message[l.off : l.off+l.size][0]))
+	if f.BitSize > 0 {
+		l := accessorOf(f, i*f.Size)
+		return l.load(unsafe.Pointer(&message[l.off : l.off+l.size][0]))
+	}
+	var v uint64
+	b := message[f.Offset+i*f.Size:][:f.Size]
+	switch f.Size {
+	case 1:
+		v = uint64(b[0])
+	case 2:
+		v = uint64(binary.LittleEndian.Uint16(b))
+	case 4:
+		v = uint64(binary.LittleEndian.Uint32(b))
+	default:
+		v = binary.LittleEndian.Uint64(b)
+	}
+	unused := 64 - 8*f.Size
+	if f.Swapped() {
+		v = mathbits.ReverseBytes64(v) >> unused
+	}
+	if f.IsSigned() || f.Kind == KindTime && f.Signed {
+		v = uint64(int64(v<<unused) >> unused)
+	}
+	return v
 }
 
 // FloatOf converts the bits of a number of a float field of 4 or 8 bytes.

@@ -39,13 +39,26 @@ func (w *writer) number(f *schema.Field, n uint64) {
 	w.quote(w.json && f.Size > 4)
 }
 
-// appendQuoted appends s as a JSON string.
+// appendQuoted appends s as a JSON string, with the escapes of [encoding/json].
 func appendQuoted(dst []byte, s string) []byte {
 	dst = append(dst, '"')
+	if Plain(s) {
+		return append(append(dst, s...), '"')
+	}
 	for _, r := range s {
 		dst = appendQuotedRune(dst, r)
 	}
 	return append(dst, '"')
+}
+
+// Plain reports whether JSON contains s without escapes.
+func Plain(s string) bool {
+	for i := range len(s) {
+		if c := s[i]; c < ' ' || c > '~' || c == '"' || c == '\\' || c == '<' || c == '>' || c == '&' {
+			return false
+		}
+	}
+	return true
 }
 
 func appendQuotedRune(dst []byte, r rune) []byte {
@@ -53,8 +66,10 @@ func appendQuotedRune(dst []byte, r rune) []byte {
 	switch {
 	case r == '"' || r == '\\':
 		return append(dst, '\\', byte(r))
-	case r < ' ' || 0x7f <= r && r < 0xa0:
+	case r < ' ' || 0x7f <= r && r < 0xa0 || r == '<' || r == '>' || r == '&':
 		return append(dst, '\\', 'u', '0', '0', digits[r>>4], digits[r&0xf])
+	case r == '\u2028' || r == '\u2029':
+		return append(dst, '\\', 'u', '2', '0', '2', digits[r&0xf])
 	}
 	return append(dst, string(r)...)
 }

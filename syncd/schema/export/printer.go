@@ -2,6 +2,7 @@ package export
 
 import (
 	"bytes"
+	"encoding/binary"
 	"encoding/hex"
 	"math"
 	"net/netip"
@@ -83,6 +84,9 @@ func (w *writer) message(m *schema.Message, data []byte) (any bool) {
 	for i := range m.Fields {
 		f := &m.Fields[i]
 		if !f.Sent() && !w.p.All {
+			continue
+		}
+		if !w.json && allZero(data[f.Offset:][:f.Bytes()]) {
 			continue
 		}
 		mark := len(w.dst)
@@ -296,5 +300,15 @@ func addressOf(b []byte) netip.Addr {
 }
 
 func allZero(b []byte) bool {
-	return len(bytes.TrimLeft(b, "\x00")) == 0
+	for ; len(b) >= 8; b = b[8:] {
+		if binary.NativeEndian.Uint64(b) != 0 {
+			return false
+		}
+	}
+	for _, c := range b {
+		if c != 0 {
+			return false
+		}
+	}
+	return true
 }

@@ -27,6 +27,8 @@ type operand interface {
 	// compare compares element i of field f of a message with the operand. ok is false if the two
 	// have no order.
 	compare(l schema.Links, f *schema.Field, message []byte, i int, t *schema.Times) (order int, ok bool)
+	// keys returns the copies of a key with each content of the field that equals the operand, or none if these are too many.
+	keys(l schema.Links, p *schema.Path, key []byte) [][]byte
 }
 
 // Parse parses a condition: a field, an operator and a value, for example saddr=10.0.0.0/8,
