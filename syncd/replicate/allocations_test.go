@@ -3,6 +3,7 @@ package replicate
 import (
 	"testing"
 
+	mapsyncv1 "mapsync/proto/mapsync/v1"
 	"mapsync/syncd/replicate/wire"
 	"mapsync/syncd/schema"
 	"mapsync/syncd/schema/schematest"
@@ -69,5 +70,31 @@ func costsNoAllocation(t *testing.T, layout Layout) {
 	}
 	if n := theirs.Stats().Live; n != wire.MaxBatchDeltas {
 		t.Errorf("merged keys: got %d, want maxBatchDeltas", n)
+	}
+}
+
+// TestListWithoutAllocationPerDelta checks that a list of differences does not allocate for records that are the same here, and
+// that it does not compare records once it is full.
+func TestListWithoutAllocationPerDelta(t *testing.T) {
+	x, l := newListFixture(t)
+	x.in.comparison.list = nil
+	x.beginResend(l)
+	l.exact = true
+	same := stockBatch(x.in.index, x.in.position, x.in.position, 1, 2, 3)
+	same.GetBatch().Resent, same.GetBatch().CaughtUp = true, false
+	costs := func(m *mapsyncv1.SubscribeResponse) float64 {
+		data := mustMarshal(t, m)
+		return testing.AllocsPerRun(20, func() {
+			if err := x.stream.handle(data); err != nil {
+				t.Fatal(err)
+			}
+		})
+	}
+	if n := costs(same); n > 0 || len(l.differences) != 0 {
+		t.Errorf("records that are the same: got %v allocations, %d differences, want none", n, len(l.differences))
+	}
+	l.differences = make([]Difference, maxDifferences)
+	if n := costs(x.resentBatch(1, 2, 4)); n > 0 {
+		t.Errorf("records for a full list: got %v allocations, want none", n)
 	}
 }
