@@ -14,7 +14,7 @@ const (
 // HoldsClears reports whether a clear of a map is held. The last entry of the map in the setting decides. Without one, a
 // clear is held, except in maps with deletes: any and in drained maps.
 func (c *Config) HoldsClears(name string) bool {
-	switch lastChoice(c.Clears, name, ClearsHold, ClearsReplicate) {
+	switch lastChoice(c.Clears, name, mapChoices["clears"]...) {
 	case ClearsHold:
 		return true
 	case ClearsReplicate:
@@ -26,7 +26,7 @@ func (c *Config) HoldsClears(name string) bool {
 func (c *Config) validateClears() error {
 	var errs []error
 	for _, s := range c.Clears {
-		switch name, how, ok := parseChoice(s, ClearsHold, ClearsReplicate); {
+		switch name, how, ok := parseChoice(s, mapChoices["clears"]...); {
 		case !ok:
 			errs = append(errs, fmt.Errorf("clears %q: write MAP=%s or MAP=%s", s, ClearsHold, ClearsReplicate))
 		case !c.hasMap(name):

@@ -185,16 +185,16 @@ func ParseMap(s string) (Map, error) {
 // Validate returns an error that joins all problems of the settings, each with a remedy, or nil.
 func (c *Config) Validate() error {
 	errs := []error{c.validateMaps(), c.validateSchemas(), c.validateAddresses(), c.validateTLS(), c.validateLimits(), c.validateTrust(), c.validateCluster(), c.validateInPlace(), c.validateDeletes(), c.validateNewMap(), c.validateClears(), c.validateTakeoverExpiry(), c.validateDrainSums(), c.validateMetrics()}
-	oneOf := func(name, value string, choices ...string) {
-		if !slices.Contains(choices, value) {
-			errs = append(errs, fmt.Errorf("%s %q is unknown: choose %s", name, value, strings.Join(choices, ", ")))
+	oneOf := func(name, value string) {
+		if !slices.Contains(choices[name], value) {
+			errs = append(errs, fmt.Errorf("%s %q is unknown: choose %s", name, value, strings.Join(choices[name], ", ")))
 		}
 	}
-	oneOf("attach", c.Attach, "auto", "fexit", "kprobe", "syscall", "none")
-	oneOf("buffer", c.Buffer, "ring", "perf")
-	oneOf("on-ready-timeout", c.OnReadyTimeout, ReadyOpen, ReadyClosed)
-	oneOf("log-level", c.LogLevel, "debug", "info", "warn", "error")
-	oneOf("log-format", c.LogFormat, "text", "json")
+	oneOf("attach", c.Attach)
+	oneOf("buffer", c.Buffer)
+	oneOf("on-ready-timeout", c.OnReadyTimeout)
+	oneOf("log-level", c.LogLevel)
+	oneOf("log-format", c.LogFormat)
 	if c.BufferSize < 0 {
 		errs = append(errs, fmt.Errorf("buffer-size %d is negative", c.BufferSize))
 	}

@@ -14,13 +14,13 @@ const (
 // DeletesAny reports whether each delete of an entry in a map replicates, whichever node owns the entry. The
 // last entry of the map in the setting decides.
 func (c *Config) DeletesAny(name string) bool {
-	return lastChoice(c.Deletes, name, DeletesOwner, DeletesAny) == DeletesAny
+	return lastChoice(c.Deletes, name, mapChoices["deletes"]...) == DeletesAny
 }
 
 func (c *Config) validateDeletes() error {
 	var errs []error
 	for _, s := range c.Deletes {
-		switch name, _, ok := parseChoice(s, DeletesOwner, DeletesAny); {
+		switch name, _, ok := parseChoice(s, mapChoices["deletes"]...); {
 		case !ok:
 			errs = append(errs, fmt.Errorf("deletes %q: write MAP=%s or MAP=%s", s, DeletesAny, DeletesOwner))
 		case !c.hasMap(name):

@@ -15,7 +15,7 @@ const (
 // HooksInPlace reports whether the hook on lookups finds the changes in place of a map. The last entry of the map
 // in the setting decides.
 func (c *Config) HooksInPlace(name string) bool {
-	return lastChoice(c.InPlace, name, InPlaceHook, InPlaceScan) == InPlaceHook
+	return lastChoice(c.InPlace, name, mapChoices["in-place"]...) == InPlaceHook
 }
 
 // HooksAnyInPlace reports whether HooksInPlace is true for a configured map.
@@ -29,7 +29,7 @@ func (c *Config) HooksAnyInPlace() bool {
 func (c *Config) validateInPlace() error {
 	var errs []error
 	for _, s := range c.InPlace {
-		switch name, how, ok := parseChoice(s, InPlaceHook, InPlaceScan); {
+		switch name, how, ok := parseChoice(s, mapChoices["in-place"]...); {
 		case !ok:
 			errs = append(errs, fmt.Errorf("in-place %q: write MAP=%s or MAP=%s", s, InPlaceHook, InPlaceScan))
 		case !c.hasMap(name):

@@ -14,7 +14,7 @@ const (
 // NewMapWins reports whether the entries of a new map win over the records of live peers. The last entry of the map
 // in the setting decides.
 func (c *Config) NewMapWins(name string) bool {
-	if choice := lastChoice(c.NewMap, name, NewMapTable, NewMapMap); choice != "" {
+	if choice := lastChoice(c.NewMap, name, mapChoices["new-map"]...); choice != "" {
 		return choice == NewMapMap
 	}
 	return c.DeletesAny(name)
@@ -23,7 +23,7 @@ func (c *Config) NewMapWins(name string) bool {
 func (c *Config) validateNewMap() error {
 	var errs []error
 	for _, s := range c.NewMap {
-		switch name, _, ok := parseChoice(s, NewMapTable, NewMapMap); {
+		switch name, _, ok := parseChoice(s, mapChoices["new-map"]...); {
 		case !ok:
 			errs = append(errs, fmt.Errorf("new-map %q: write MAP=%s or MAP=%s", s, NewMapTable, NewMapMap))
 		case !c.hasMap(name):
