@@ -4,9 +4,6 @@ import (
 	"encoding/json"
 	"fmt"
 
-	"mapsync/syncd/config"
-	"mapsync/syncd/daemon"
-
 	"github.com/spf13/cobra"
 )
 
@@ -17,22 +14,24 @@ func newClears() *cobra.Command {
 		Long: `A process has deleted nearly all entries of a map by bpf(2), entries in use included. The deletes
 are not replicated, and syncd restores the entries ("map was cleared" in the log, a problem in
 "syncd status"). These commands decide about the latest clear of a map.
-The daemon logs the command with the user and process of the caller.
-Exit code 0: decided. 1: no clear waits for a decision. 2: wrong use, such as no such map.`,
+The daemon logs the command with the user and process of the caller.`,
 		Example: `  syncd clears release ct_map
   syncd clears restore ct_map`,
 		Args: noSuchCommand,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	cmd.AddCommand(newDecision("release", "Delete the entries of the latest clear on all nodes",
-		"Delete the entries of the latest clear on all nodes, except those that have changed since.", true),
+		"Delete the entries of the latest clear on all nodes, except those that have changed since.\n"+decisionCodes, true),
 		newDecision("restore", "Keep the entries of the latest clear",
-			"Restore the entries at once if that has not happened yet, and end the problem in the status.", false))
+			"Restore the entries at once if that has not happened yet, and end the problem in the status.\n"+decisionCodes, false))
 	return cmd
 }
 
+// decisionCodes are the exit codes in the help of the commands.
+const decisionCodes = "Exit code 0: decided. 1: no clear waits for a decision, or release while events are lost. 2: wrong use, such as no such map."
+
 func newDecision(name, short, long string, release bool) *cobra.Command {
-	var socket string
+	var c connection
 	var asJSON bool
 	cmd := &cobra.Command{
 		Use:     name + " MAP",
@@ -41,7 +40,7 @@ func newDecision(name, short, long string, release bool) *cobra.Command {
 		Example: "  syncd clears " + name + " ct_map",
 		Args:    exactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			client := daemon.NewClient(socket)
+			client := c.client()
 			decide, text := client.RestoreClear, "%s: %d entries stay\n"
 			if release {
 				decide, text = client.ReleaseClear, "%s: %d entries deleted on all nodes\n"
@@ -61,7 +60,8 @@ func newDecision(name, short, long string, release bool) *cobra.Command {
 			return nil
 		},
 	}
-	cmd.Flags().StringVar(&socket, "control-socket", config.DefaultControlSocket, "unix socket of the daemon")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON: the number of entries")
+	c.bind(cmd)
+	c.completeMap(cmd)
 	return cmd
 }

@@ -29,8 +29,8 @@ func TestTimeoutsOfASilentDaemon(t *testing.T) {
 		}()
 		select {
 		case err := <-done:
-			if exitCode(err) != exitFailed {
-				t.Errorf("%v: got error %v, want exit code 1", args, err)
+			if exitCode(err) != exitNoAnswer {
+				t.Errorf("%v: got error %v, want exit code 3", args, err)
 			}
 		case <-time.After(20 * time.Second):
 			t.Errorf("%v --timeout 100ms: no return within 20 s", args)

@@ -6,15 +6,15 @@ import (
 	"fmt"
 	"io"
 	"strings"
+	"time"
 
-	"mapsync/syncd/config"
 	"mapsync/syncd/daemon"
 
 	"github.com/spf13/cobra"
 )
 
 func newDiff() *cobra.Command {
-	var socket string
+	var c connection
 	var asJSON, raw bool
 	var query daemon.DiffQuery
 	cmd := &cobra.Command{
@@ -26,7 +26,7 @@ both nodes. Entries that are not replicated follow, with the reason: this node c
 unsent_here, this node cannot hold refused_here, and the peer cannot hold refused_there. The last
 line of each peer is a summary. syncd also finds and repairs differences without this command.
 Exit code 0: nothing differs. 1: something differs or is not replicated, or a peer could not be
-compared with; the output has the reason. 2: wrong use.`,
+compared with; the output has the reason. 2: wrong use, such as no such map or peer.`,
 		Example: `  syncd diff ct_map
   syncd diff ct_map --peer lb2 --json | jq -r .kind | sort | uniq -c`,
 		Args: exactArgs(1),
@@ -38,13 +38,15 @@ compared with; the output has the reason. 2: wrong use.`,
 			case asJSON:
 				query.Form = daemon.FormJSON
 			}
-			return printDifferences(cmd, daemon.NewClient(socket), args[0], query, asJSON)
+			return printDifferences(cmd, c.client(), args[0], query, asJSON)
 		},
 	}
-	cmd.Flags().StringVar(&socket, "control-socket", config.DefaultControlSocket, "unix socket of the daemon")
 	cmd.Flags().StringVar(&query.Peer, "peer", "", "compare with this peer only (default: all live peers)")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print one JSON object per line")
 	cmd.Flags().BoolVar(&raw, "raw", false, "print keys and values as hex, in the bytes of the kernel map")
+	c.bind(cmd)
+	c.completeMap(cmd)
+	c.completeFlag(cmd, "peer", func(n *daemon.Names, _ []string) []string { return n.Peers })
 	return cmd
 }
 
@@ -146,4 +148,12 @@ func plain(text json.RawMessage) (s string, err error) {
 		return "", fmt.Errorf("read entry: %w", err)
 	}
 	return s, nil
+}
+
+// changed returns the time of a change, or "unknown" for an entry that is older than syncd.
+func changed(at time.Time) string {
+	if at.IsZero() {
+		return "unknown"
+	}
+	return at.Format(time.RFC3339Nano)
 }

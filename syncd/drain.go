@@ -7,7 +7,6 @@ import (
 	"io"
 	"time"
 
-	"mapsync/syncd/config"
 	"mapsync/syncd/daemon"
 
 	"github.com/spf13/cobra"
@@ -15,8 +14,8 @@ import (
 
 // drainOptions are the flags of the command drain.
 type drainOptions struct {
-	socket      string
-	timeout     time.Duration
+	connection
+	wait        time.Duration
 	undo, force bool
 }
 
@@ -42,23 +41,23 @@ Exit code 0: handed over, or drained by force. 1: refused, cancelled or timeout.
 		Args: exactArgs(0),
 		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd) },
 	}
-	cmd.Flags().StringVar(&o.socket, "control-socket", config.DefaultControlSocket, "unix socket of the daemon")
-	cmd.Flags().DurationVar(&o.timeout, "timeout", time.Minute, "maximum time to wait")
+	cmd.Flags().DurationVar(&o.wait, "timeout", time.Minute, "maximum time to wait")
 	cmd.Flags().BoolVar(&o.undo, "undo", false, "put the node into service again")
 	cmd.Flags().BoolVar(&o.force, "force", false, "drain even if no live peer receives from this node; its sessions are lost")
+	o.bind(cmd)
 	return cmd
 }
 
 // run drains the node and waits for the handover, or ends the drain.
 func (o *drainOptions) run(cmd *cobra.Command) error {
-	if err := notNegative(o.timeout); err != nil {
+	if err := notNegative(o.wait); err != nil {
 		return err
 	}
-	client, began := daemon.NewClient(o.socket), time.Now()
+	client, began := o.client(), time.Now()
 	if o.undo {
 		return o.undrain(cmd, client)
 	}
-	_, err := askWithin(cmd.Context(), o.timeout, func(ctx context.Context) ([]string, error) {
+	_, err := askWithin(cmd.Context(), o.wait, func(ctx context.Context) ([]string, error) {
 		_, err := client.Drain(ctx, o.force)
 		return nil, err
 	})
@@ -66,7 +65,7 @@ func (o *drainOptions) run(cmd *cobra.Command) error {
 		return err
 	}
 	fmt.Fprintln(cmd.OutOrStdout(), "drain started: the node is not ready")
-	h, err := awaitHandover(cmd, client, o.timeout)
+	h, err := awaitHandover(cmd, client, o.wait)
 	if errors.Is(err, errTimeout) {
 		return fmt.Errorf("%w (the node stays out of service until `syncd drain --undo`)", err)
 	}
@@ -78,11 +77,29 @@ func (o *drainOptions) run(cmd *cobra.Command) error {
 
 // undrain ends the drain and waits until the node is in service.
 func (o *drainOptions) undrain(cmd *cobra.Command, client *daemon.Client) error {
-	h, err := client.Undrain(cmd.Context())
-	if err != nil || !h.Drained {
+	began := time.Now()
+	before, err := client.Handover(cmd.Context())
+	if err != nil {
 		return err
 	}
-	err = waitUntil(cmd, o.timeout, "in service", func(ctx context.Context) ([]string, error) {
+	h, err := client.Undrain(cmd.Context())
+	if err == nil && h.Drained {
+		err = o.awaitService(cmd, client)
+	}
+	switch {
+	case err != nil:
+		return err
+	case before.Drained:
+		fmt.Fprintf(cmd.OutOrStdout(), "in service after %s\n", time.Since(began).Round(time.Millisecond))
+	default:
+		fmt.Fprintln(cmd.OutOrStdout(), "in service: the node was not drained")
+	}
+	return nil
+}
+
+// awaitService waits until the node is in service.
+func (o *drainOptions) awaitService(cmd *cobra.Command, client *daemon.Client) error {
+	err := waitUntil(cmd, o.wait, "in service", func(ctx context.Context) ([]string, error) {
 		h, err := client.Handover(ctx)
 		switch {
 		case err != nil:

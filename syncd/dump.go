@@ -1,13 +1,6 @@
 package main
 
 import (
-	"bufio"
-	"encoding/json"
-	"fmt"
-	"io"
-	"time"
-
-	"mapsync/syncd/config"
 	"mapsync/syncd/daemon"
 
 	"github.com/spf13/cobra"
@@ -15,46 +8,31 @@ import (
 
 // entryFlags are the flags that dump and watch share.
 type entryFlags struct {
-	socket      string
+	connection
 	asJSON, raw bool
 	query       daemon.EntryQuery
 }
 
-func (f *entryFlags) bind(cmd *cobra.Command) {
-	cmd.Flags().StringVar(&f.socket, "control-socket", config.DefaultControlSocket, "unix socket of the daemon")
+func (f *entryFlags) add(cmd *cobra.Command) {
 	cmd.Flags().BoolVar(&f.asJSON, "json", false, "print one JSON object per line")
 	cmd.Flags().BoolVar(&f.raw, "raw", false, "print keys and values as hex, in the bytes of the kernel map")
 	cmd.Flags().StringArrayVar(&f.query.Where, "where", nil,
 		"print only entries that meet this condition, such as dport=443, saddr=10.0.0.0/8 or state!=CT_CLOSED (repeatable)")
+	f.bind(cmd)
+	f.completeMap(cmd)
+	f.completeCondition(cmd, "where")
 }
 
 // print requests the entries from the daemon and prints each one when it arrives.
 func (f *entryFlags) print(cmd *cobra.Command, name string) error {
-	f.query.Form = daemon.FormText
+	f.query.Form, f.query.Text = daemon.FormText, !f.asJSON
 	switch {
 	case f.raw:
 		f.query.Form = daemon.FormRaw
 	case f.asJSON:
 		f.query.Form = daemon.FormJSON
 	}
-	out := bufio.NewWriter(cmd.OutOrStdout())
-	encoder := json.NewEncoder(out)
-	err := daemon.NewClient(f.socket).Entries(cmd.Context(), name, f.query, func(e *daemon.Entry) error {
-		var err error
-		if f.asJSON {
-			err = encoder.Encode(e)
-		} else {
-			err = printEntry(out, e)
-		}
-		if err == nil && f.query.Watch {
-			err = out.Flush() // a watch prints each entry immediately
-		}
-		return err
-	})
-	if err != nil {
-		return err
-	}
-	return out.Flush()
+	return f.client().WriteEntries(cmd.Context(), name, f.query, cmd.OutOrStdout())
 }
 
 func newDump() *cobra.Command {
@@ -64,14 +42,15 @@ func newDump() *cobra.Command {
 		Short: "Print the records of a map",
 		Long: `Print the records of a replicated map, oldest change first: key, value, owner and time of the
 change. An entry marked pending is not in this node's kernel map yet. The text output leaves out
-fields that are zero; --json prints all fields.`,
+fields that are zero; --json prints all fields.
+Exit code 0: printed. 1: failed, the output is not complete. 2: wrong use, such as no such map or field.`,
 		Example: `  syncd dump ct_map --where dport=443 --where saddr=10.0.0.0/8
   syncd dump ct_map --json | jq -r 'select(.owner == "lb1") | .key.saddr'
   syncd dump ct_map --tombstones`,
 		Args: exactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error { return flags.print(cmd, args[0]) },
 	}
-	flags.bind(cmd)
+	flags.add(cmd)
 	cmd.Flags().BoolVar(&flags.query.Tombstones, "tombstones", false, "print tombstones, too")
 	return cmd
 }
@@ -85,13 +64,15 @@ func newWatch() *cobra.Command {
 changes faster than the output is read, it is printed once, with its newest value.
 
 With --cluster, print a table of the counters of all nodes at each interval: the keys that increase
-most, with their owners, sums and rates. Without --sum, the counters are the fields with the role sum.`,
+most, with their owners, sums and rates. Without --sum, the counters are the fields with the role sum.
+Exit code 0: interrupted, or all tables are printed. 1: failed, such as a map that was removed.
+2: wrong use, such as no such map or field.`,
 		Example: `  syncd watch ct_map --where state=CT_ESTABLISHED
   syncd watch flows --cluster --interval 5s --sum bytes
   syncd watch ct_map --json | jq -c 'select(.deleted)'`,
 		Args: exactArgs(1),
 	}
-	flags.bind(cmd)
+	flags.add(cmd)
 	tables := addClusterWatch(cmd, &flags)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if used, err := tables(cmd, args[0]); used {
@@ -100,31 +81,4 @@ most, with their owners, sums and rates. Without --sum, the counters are the fie
 		return flags.print(cmd, args[0])
 	}
 	return cmd
-}
-
-func printEntry(out io.Writer, e *daemon.Entry) error {
-	key, value, err := e.Text()
-	if err != nil {
-		return err
-	}
-	if e.Deleted {
-		value = "deleted"
-	}
-	if e.Expired {
-		value = "expired"
-	}
-	note := ""
-	if e.Pending {
-		note = " pending"
-	}
-	_, err = fmt.Fprintf(out, "%s %s owner=%s changed=%s%s\n", key, value, e.Owner, changed(e.Changed), note)
-	return err
-}
-
-// changed returns the time of a change, or "unknown" for an entry that is older than syncd.
-func changed(at time.Time) string {
-	if at.IsZero() {
-		return "unknown"
-	}
-	return at.Format(time.RFC3339Nano)
 }

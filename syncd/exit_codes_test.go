@@ -74,30 +74,41 @@ func TestEveryCommandRefusesBadFlags(t *testing.T) {
 	})
 }
 
-// Every command that sends requests to the daemon returns 1 if no daemon answers.
+// Every command that sends requests to the daemon returns 3 if no daemon answers.
 func TestEveryCommandFailsWithoutADaemon(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "none.sock")
-	count := 0
+	eachRequest(t, func(line []string) { expectExit(t, exitNoAnswer, append(line, "--control-socket", socket)...) })
+}
+
+// requests are the commands that send requests to the daemon.
+var requests = map[string]bool{
+	"status": true, "wait-ready": true, "drain": true, "dump": true, "watch": true, "diff": true, "resync": true, "forget": true, "purge": true,
+	"clears release": true, "clears restore": true, "latency": true, "scans pause": true, "scans resume": true, "reload": true,
+}
+
+// eachRequest calls fn with a command line, without a socket, of each command that sends requests to the daemon. It gives up
+// soon.
+func eachRequest(t *testing.T, fn func(line []string)) {
+	t.Helper()
 	eachCommand(t, func(path []string, cmd *cobra.Command, args []string) {
-		if cmd.Flags().Lookup("control-socket") == nil || cmd.Name() == "run" || cmd.Name() == "check" {
+		socket := cmd.Flags().Lookup("control-socket") != nil && cmd.Name() != "run" && cmd.Name() != "check"
+		if socket != requests[strings.Join(path, " ")] {
+			t.Errorf("command %q: has --control-socket %t, want it in the list of commands that send requests", path, socket)
+		}
+		if !socket {
 			return
 		}
-		count++
-		line := append(append(append([]string{}, path...), args...), "--control-socket", socket)
-		if cmd.Flags().Lookup("timeout") != nil {
-			line = append(line, "--timeout", "10ms")
+		line := append(append([]string{}, path...), args...)
+		for name, value := range map[string]string{"timeout": "10ms", "answer-timeout": "10ms", "yes": "true", "owner": "lb9"} {
+			if cmd.Flags().Lookup(name) != nil {
+				line = append(line, "--"+name+"="+value)
+			}
 		}
-		if cmd.Flags().Lookup("yes") != nil {
-			line = append(line, "--yes")
+		if cmd.Name() == "latency" {
+			line = append(line, "--for=1s")
 		}
-		if cmd.Flags().Lookup("owner") != nil {
-			line = append(line, "--owner", "lb9")
-		}
-		expectExit(t, exitFailed, line...)
+		fn(line)
 	})
-	if count < 8 {
-		t.Errorf("commands of the daemon: got %d, want at least 8", count)
-	}
 }
 
 // Values that are syntactically valid but cannot be used are wrong use, too.
@@ -120,6 +131,8 @@ func TestValuesThatCannotBeUsed(t *testing.T) {
 		{"wait-ready", "--timeout", "-1s"},
 		{"drain", "--timeout", "-1s"},
 		{"resync", "ct", "--timeout", "-1s"},
+		{"status", "--timeout", "0s"},
+		{"wait-ready", "--answer-timeout", "-1s"},
 		{"scans", "pause", "--for", "0s"},
 		{"scans", "pause", "--for", "25h"},
 		{"scans", "stop"},
@@ -149,13 +162,33 @@ func TestExitCodesOfARunningDaemon(t *testing.T) {
 	ask(exitUsage, "diff", "other")
 	ask(exitUsage, "resync", "other")
 	ask(exitUsage, "dump", name, "--where", "nonsense")
-	ask(exitFailed, "diff", name)                  // no peer to compare with
-	ask(exitFailed, "diff", name, "--peer", "lb9") // an unknown peer
+	ask(exitFailed, "diff", name) // no peer to compare with
+	ask(exitUsage, "diff", name, "--peer", "lb9")
 	ask(0, "resync", name)
 	ask(0, "scans", "pause", "--for", "1h")
 	ask(0, "scans", "resume")
 	ask(exitFailed, "drain", "--timeout", "1s") // the last node
 	ask(0, "drain", "--undo")
+}
+
+// The help of every command contains its exit codes.
+func TestExitCodesAreInTheHelp(t *testing.T) {
+	eachCommand(t, func(path []string, cmd *cobra.Command, _ []string) {
+		if path[0] == "completion" || path[0] == "help" {
+			return // commands of cobra
+		}
+		out, err := run(t, append(path[:len(path):len(path)], "--help")...)
+		if err != nil || !strings.Contains(out, "Exit code 0: ") || !strings.Contains(out, " 2: ") && !strings.Contains(out, "\n2: ") {
+			t.Errorf("help of %q: error %v, want exit codes in\n%s", path, err, out)
+		}
+		limit := "timeout"
+		if cmd.Flags().Lookup("answer-timeout") != nil {
+			limit = "answer-timeout"
+		}
+		if requests[strings.Join(path, " ")] != strings.Contains(out, "\n3: the daemon does not answer within --"+limit+".") {
+			t.Errorf("help of %q: want exit code 3 only if the command sends requests, in\n%s", path, out)
+		}
+	})
 }
 
 // docs/operations.md contains the exit codes of every command.

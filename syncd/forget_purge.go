@@ -11,7 +11,6 @@ import (
 	"strings"
 	"time"
 
-	"mapsync/syncd/config"
 	"mapsync/syncd/daemon"
 
 	"github.com/spf13/cobra"
@@ -20,14 +19,15 @@ import (
 
 // removal holds the flags that forget and purge share.
 type removal struct {
-	socket      string
+	connection
 	yes, asJSON bool
 }
 
 func (r *removal) add(cmd *cobra.Command) {
-	cmd.Flags().StringVar(&r.socket, "control-socket", config.DefaultControlSocket, "unix socket of the daemon")
 	cmd.Flags().BoolVar(&r.yes, "yes", false, "do not ask for confirmation (for scripts)")
 	cmd.Flags().BoolVar(&r.asJSON, "json", false, "print JSON: the number of records of each map")
+	r.bind(cmd)
+	r.completeMap(cmd)
 }
 
 func newForget() *cobra.Command {
@@ -43,8 +43,8 @@ on a node that is in sync and that may write the maps. If a load balancer still 
 entry returns with the next write, as a record of that load balancer's node.
 The daemon refuses a live owner unless --force is given. A live owner still sends its later writes.
 The daemon logs the command with the user and process of the caller.
-Exit code 0: removed, or there were none. 1: the owner is live, or not confirmed. 2: wrong use: no
-such map, this node's own name, or no terminal to ask for confirmation and no --yes.`,
+Exit code 0: removed. 1: the owner is live, or not confirmed. 2: wrong use: no such map or owner,
+this node's own name, or no terminal to ask for confirmation and no --yes.`,
 		Example: `  syncd forget --owner lb3
   syncd forget --owner lb3 ct_map --yes --json`,
 		Args: maximumArgs(1),
@@ -60,6 +60,7 @@ such map, this node's own name, or no terminal to ask for confirmation and no --
 	}
 	flags.add(cmd)
 	cmd.Flags().StringVar(&owner, "owner", "", "node whose records are removed")
+	flags.completeFlag(cmd, "owner", func(n *daemon.Names, _ []string) []string { return n.Owners })
 	cmd.Flags().BoolVar(&force, "force", false, "remove the records of a live owner, too; its sessions end on all nodes, including the owner")
 	return cmd
 }
@@ -70,7 +71,7 @@ func (r *removal) forget(cmd *cobra.Command, owner, name string, force bool) err
 	if err := r.confirm(cmd, fmt.Sprintf("Remove all records of %s from %s, on every node? Their sessions end unless a load balancer still uses them.", owner, of)); err != nil {
 		return err
 	}
-	done, err := daemon.NewClient(r.socket).Forget(cmd.Context(), owner, name, force)
+	done, err := r.client().Forget(cmd.Context(), owner, name, force)
 	if err != nil {
 		return err
 	}
@@ -135,7 +136,7 @@ func (r *removal) purge(cmd *cobra.Command, name string, all bool) error {
 	if err := r.confirm(cmd, fmt.Sprintf("Remove from %s, on every node, %s? Their sessions end unless a load balancer still uses them.", name, which)); err != nil {
 		return err
 	}
-	done, err := remove(daemon.NewClient(r.socket), cmd.Context(), name)
+	done, err := remove(r.client(), cmd.Context(), name)
 	if err != nil {
 		return err
 	}
@@ -151,7 +152,7 @@ func (r *removal) purgeUnused(cmd *cobra.Command, name string, unused time.Durat
 	if err := r.confirm(cmd, fmt.Sprintf("Remove from %s, on every node, the records of departed owners that were %s for %s?", name, what, unused)); err != nil {
 		return err
 	}
-	done, err := daemon.NewClient(r.socket).PurgeUnused(cmd.Context(), name, unused, force)
+	done, err := r.client().PurgeUnused(cmd.Context(), name, unused, force)
 	if err != nil {
 		return err
 	}
@@ -195,6 +196,10 @@ func (r *removal) print(out io.Writer, done *daemon.Removed) error {
 			return fmt.Errorf("print result: %w", err)
 		}
 		return nil
+	}
+	if len(done.Maps) == 0 {
+		_, err := fmt.Fprintln(out, "no records removed: no kernel map has appeared yet")
+		return err
 	}
 	for _, m := range done.Maps {
 		if _, err := fmt.Fprintf(out, "%s: %d records removed\n", m.Map, m.Records); err != nil {

@@ -57,7 +57,7 @@ func runWithAnswer(t *testing.T, line string, args ...string) (string, error) {
 func TestForgetAndPurgeAskForConfirmation(t *testing.T) {
 	const name = "cli_remove"
 	newTestMap(t, name)
-	socket := startDaemon(t, name)
+	socket := startDaemon(t, name, "lb9")
 	expectExit(t, 0, "wait-ready", "--timeout", "20s", "--control-socket", socket)
 	for _, args := range [][]string{
 		{"forget", "--owner", "lb9", "--control-socket", socket},
@@ -89,6 +89,7 @@ func TestForgetAndPurgeAskForConfirmation(t *testing.T) {
 	}
 	yes(exitUsage, "forget")                   // no owner
 	yes(exitUsage, "forget", "--owner", "cli") // this node
+	yes(exitUsage, "forget", "--owner", "lb8") // no such node
 	yes(exitUsage, "forget", "--owner", "lb9", "other")
 	yes(exitUsage, "purge", "other")
 	yes(exitUsage, "purge", "other", "--unused-for", "1h")

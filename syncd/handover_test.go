@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"path/filepath"
 	"strings"
@@ -18,10 +19,11 @@ import (
 	"github.com/cilium/ebpf/rlimit"
 )
 
-// startDaemon runs a node without peers on loopback, with the map of a name.
-func startDaemon(t *testing.T, mapName string) (socket string) {
+// startDaemon runs a node without peers on loopback, with the map of a name. Expected peers are known nodes.
+func startDaemon(t *testing.T, mapName string, expected ...string) (socket string) {
 	t.Helper()
 	c := config.Default()
+	c.ExpectedPeers = expected
 	c.Maps, c.NodeName, c.StateDir = []string{mapName}, "cli", t.TempDir()
 	c.GossipListen, c.GRPCListen, c.MetricsListen = "127.0.2.1:7946", "127.0.2.1:7947", ""
 	c.ControlSocket = filepath.Join(c.StateDir, "syncd.sock")
@@ -104,8 +106,8 @@ func TestWaitReadyAndDrain(t *testing.T) {
 	}
 }
 
-// newTestMap creates a map that a daemon finds by its name.
-func newTestMap(t *testing.T, name string) {
+// newTestMap creates a map that a daemon finds by its name, or by the reference.
+func newTestMap(t *testing.T, name string) (ref string) {
 	t.Helper()
 	if err := rlimit.RemoveMemlock(); err != nil {
 		t.Fatal(err)
@@ -115,4 +117,10 @@ func newTestMap(t *testing.T, name string) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { m.Close() })
+	info, err := m.Info()
+	if err != nil {
+		t.Fatal(err)
+	}
+	id, _ := info.ID()
+	return fmt.Sprint("ct=id:", id)
 }

@@ -9,7 +9,6 @@ import (
 	"text/tabwriter"
 	"time"
 
-	"mapsync/syncd/config"
 	"mapsync/syncd/daemon"
 	"mapsync/syncd/kmap"
 	"mapsync/syncd/latency"
@@ -24,6 +23,7 @@ type latencyReport struct {
 	// Calls are syncd's. CallsProblem is why they are unknown.
 	Calls        []daemon.KernelCall `json:"calls"`
 	CallsProblem string              `json:"calls_problem,omitempty"`
+	callsErr     error               // of CallsProblem
 	// Softirqs and Timers are those of the host, the longest first. SoftirqsProblem is why they are unknown.
 	Softirqs        []latencyRuns `json:"softirqs"`
 	Timers          []latencyRuns `json:"timers"`
@@ -40,7 +40,7 @@ type latencyRuns struct {
 }
 
 func newLatency() *cobra.Command {
-	var socket string
+	var c connection
 	var window time.Duration
 	var top int
 	var asJSON bool
@@ -51,7 +51,8 @@ func newLatency() *cobra.Command {
 softirqs and of timers (not high-resolution ones) on all CPUs. While a softirq runs, its CPU handles no
 other packets. The duration of a call is the time for which it had a CPU, without the time of other
 threads. All durations include interrupts, those of calls on most kernels. Measuring softirqs needs the
-privileges of syncd check.`,
+privileges of syncd check.
+Exit code 0: measured, possibly without softirqs. 1: failed. 2: wrong use, such as another time.`,
 		Example: `  syncd latency --for 30s
   syncd latency --json | jq '.timers[0]'`,
 		Args: exactArgs(0),
@@ -62,17 +63,17 @@ privileges of syncd check.`,
 			if top < 1 {
 				return usageError{fmt.Errorf("--top %d is not usable: give at least 1", top)}
 			}
-			r, err := measureLatency(cmd.Context(), cmd.ErrOrStderr(), daemon.NewClient(socket), window)
+			r, err := measureLatency(cmd.Context(), cmd.ErrOrStderr(), c.client(), window)
 			if err != nil {
 				return err
 			}
 			return r.report(cmd.OutOrStdout(), top, asJSON)
 		},
 	}
-	cmd.Flags().StringVar(&socket, "control-socket", config.DefaultControlSocket, "unix socket of the daemon")
 	cmd.Flags().DurationVar(&window, "for", 10*time.Second, "length of the measurement")
 	cmd.Flags().IntVar(&top, "top", 5, "maximum number of softirqs and of timers to print")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	c.bind(cmd)
 	return cmd
 }
 
@@ -87,8 +88,8 @@ func (r *latencyReport) report(out io.Writer, top int, asJSON bool) (err error) 
 	if err != nil {
 		return fmt.Errorf("print report: %w", err)
 	}
-	if r.CallsProblem != "" {
-		return fmt.Errorf("measure the calls of syncd: %s", r.CallsProblem)
+	if r.callsErr != nil {
+		return fmt.Errorf("measure the calls of syncd: %w", r.callsErr)
 	}
 	return nil
 }
@@ -117,12 +118,12 @@ func measureLatency(ctx context.Context, progress io.Writer, client *daemon.Clie
 		}
 	}
 	if calls, err := client.KernelCalls(ctx, window); err != nil {
-		r.CallsProblem = err.Error()
+		r.CallsProblem, r.callsErr = err.Error(), err
 	} else {
 		r.Calls = calls
 	}
-	if r.CallsProblem != "" && r.SoftirqsProblem != "" {
-		return nil, fmt.Errorf("%w: %s; %s", errNoLatency, r.CallsProblem, r.SoftirqsProblem)
+	if r.callsErr != nil && r.SoftirqsProblem != "" {
+		return nil, fmt.Errorf("%w: %w; %s", errNoLatency, r.callsErr, r.SoftirqsProblem)
 	}
 	return r, nil
 }

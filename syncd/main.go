@@ -20,10 +20,12 @@ import (
 var version = "devel"
 
 // Exit codes. Every code other than 0 is a failure. Code 2 means that the command line or the
-// settings cannot be used, so that scripts can distinguish this case from failed work.
+// settings cannot be used, and code 3 that the daemon does not answer, so that scripts can distinguish
+// these cases from failed work.
 const (
-	exitFailed = 1
-	exitUsage  = 2
+	exitFailed   = 1
+	exitUsage    = 2
+	exitNoAnswer = 3
 )
 
 // usageError marks an error of the command line or of the settings.
@@ -56,6 +58,8 @@ func exitCode(err error) int {
 		return 0
 	case errors.As(err, &usage), errors.Is(err, daemon.ErrUse), errors.Is(err, daemon.ErrConfig):
 		return exitUsage
+	case errors.Is(err, daemon.ErrNotRunning):
+		return exitNoAnswer
 	}
 	return exitFailed
 }
@@ -63,8 +67,9 @@ func exitCode(err error) int {
 // exitCodes is the table of exit codes in --help.
 const exitCodes = `Exit codes:
   0  success: done, ready, or in sync
-  1  failed: no daemon answers, not ready, not handed over in time, something differs
-  2  wrong use: a command, flag, argument, map or setting that cannot be used`
+  1  failed: not ready, not handed over in time, something differs
+  2  wrong use: a command, flag, argument, map or setting that cannot be used
+  3  the daemon does not answer: none is running, or it sends nothing within --timeout`
 
 func newRoot() *cobra.Command {
 	root := &cobra.Command{
@@ -83,6 +88,8 @@ a node fails, another node continues its connections.
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
 	root.AddCommand(newRun(), newCheck(), newMaps(), newStatus(), newWaitReady(), newDrain(), newDump(), newWatch(), newDiff(), newResync(), newForget(), newPurge(), newClears(), newLatency(), newScans(), newReload(), newSchema(), newVersion())
 	refuseExtraArguments(root)
+	root.CompletionOptions.SetDefaultShellCompDirective(cobra.ShellCompDirectiveNoFileComp)
+	completeFlags(root)
 	return root
 }
 
@@ -100,6 +107,7 @@ func refuseExtraArguments(root *cobra.Command) {
 			about.InitDefaultHelpFlag()
 			return about.Help()
 		},
+		ValidArgsFunction: completeCommand,
 	})
 	root.InitDefaultCompletionCmd()
 	for _, c := range root.Commands() {
@@ -112,6 +120,18 @@ func refuseExtraArguments(root *cobra.Command) {
 			shell.Args = exactArgs(0)
 		}
 	}
+}
+
+// completeCommand completes the name of a command, whose first words are args.
+func completeCommand(cmd *cobra.Command, args []string, _ string) (names []cobra.Completion, _ cobra.ShellCompDirective) {
+	if about, rest, err := cmd.Root().Find(args); err == nil && len(rest) == 0 {
+		for _, sub := range about.Commands() {
+			if sub.IsAvailableCommand() {
+				names = append(names, cobra.CompletionWithDesc(sub.Name(), sub.Short))
+			}
+		}
+	}
+	return names, cobra.ShellCompDirectiveNoFileComp
 }
 
 // noSuchCommand refuses arguments of a command that only has subcommands.

@@ -44,7 +44,8 @@ func newMaps() *cobra.Command {
 		Long: `List the maps on this host: whether syncd can replicate each map, how it would read and write the
 map, and the programs whose writes to the map the hooks of --attach auto do not detect. The list
 leaves out buffers of events, arrays of programs, and the arrays of variables and of syncd.
-Listing needs CAP_SYS_ADMIN.`,
+Listing needs CAP_SYS_ADMIN.
+Exit code 0: listed. 1: the maps cannot be listed. 2: wrong use.`,
 		Example: `  syncd maps
   syncd maps --json | jq -r '.[] | select(.problem == null) | .name'`,
 		Args: exactArgs(0),

@@ -11,14 +11,13 @@ import (
 	"strings"
 	"syscall"
 
-	"mapsync/syncd/config"
 	"mapsync/syncd/daemon"
 
 	"github.com/spf13/cobra"
 )
 
 func newReload() *cobra.Command {
-	var socket string
+	var c connection
 	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "reload",
@@ -28,11 +27,11 @@ Certificates, gossip keys and these settings take effect at once: map, schema, f
 allowed-names, observers, read-from, write-from and tls-*. Streams that are no longer allowed end.
 The command lists other settings that changed: they need a restart. Settings that cannot be used
 change nothing.
-Exit code 0: reloaded. 1: no daemon answers. 2: the settings cannot be used.`,
+Exit code 0: reloaded. 1: failed. 2: wrong use, or the settings cannot be used.`,
 		Example: `  syncd check --config /etc/mapsync/syncd.yaml && syncd reload`,
 		Args:    exactArgs(0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			done, err := daemon.NewClient(socket).Reload(cmd.Context())
+			done, err := c.client().Reload(cmd.Context())
 			if errors.Is(err, daemon.ErrSettings) {
 				return usageError{err}
 			}
@@ -42,8 +41,8 @@ Exit code 0: reloaded. 1: no daemon answers. 2: the settings cannot be used.`,
 			return reportReloaded(cmd.OutOrStdout(), &done, asJSON)
 		},
 	}
-	cmd.Flags().StringVar(&socket, "control-socket", config.DefaultControlSocket, "unix socket of the daemon")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	c.bind(cmd)
 	return cmd
 }
 

@@ -19,7 +19,8 @@ func newRun() *cobra.Command {
 		Short: "Run the daemon",
 		Long: `Run the daemon until SIGINT or SIGTERM. At SIGHUP it reads certificates, gossip keys and maps
 again, like ` + "`syncd reload`" + `. Every flag is a setting of the same name in the YAML file. Flags
-override the file.`,
+override the file.
+Exit code 0: stopped by a signal. 1: failed. 2: wrong use, or the settings cannot be used.`,
 		Example: `  # All settings from a file
   syncd run --config /etc/mapsync/syncd.yaml
 

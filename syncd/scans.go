@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"time"
 
-	"mapsync/syncd/config"
 	"mapsync/syncd/daemon"
 
 	"github.com/spf13/cobra"
@@ -30,45 +29,46 @@ Changes that hooks report are replicated meanwhile. A restart of the daemon ends
 }
 
 func newScansPause() *cobra.Command {
-	var socket string
+	var c connection
 	var length time.Duration
 	cmd := &cobra.Command{
 		Use:     "pause",
 		Short:   "Pause the scans of all maps for a time",
-		Long:    fmt.Sprintf("Pause the scans of all maps for a time of at most %s. It replaces an earlier pause.", daemon.MaxScanPause),
+		Long:    fmt.Sprintf("Pause the scans of all maps for a time of at most %s. It replaces an earlier pause.\nExit code 0: paused. 1: failed. 2: wrong use, such as another time.", daemon.MaxScanPause),
 		Example: `  syncd scans pause --for 1h`,
 		Args:    exactArgs(0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if length <= 0 || length > daemon.MaxScanPause {
 				return usageError{fmt.Errorf("--for %s is not usable: give a time above 0, up to %s", length, daemon.MaxScanPause)}
 			}
-			pause, err := daemon.NewClient(socket).PauseScans(cmd.Context(), length)
+			pause, err := c.client().PauseScans(cmd.Context(), length)
 			if err == nil {
 				fmt.Fprintf(cmd.OutOrStdout(), "scans are paused until %s\n", pause.Until.Format(time.RFC3339))
 			}
 			return err
 		},
 	}
-	cmd.Flags().StringVar(&socket, "control-socket", config.DefaultControlSocket, "unix socket of the daemon")
 	cmd.Flags().DurationVar(&length, "for", defaultScanPause, "length of the pause")
+	c.bind(cmd)
 	return cmd
 }
 
 func newScansResume() *cobra.Command {
-	var socket string
+	var c connection
 	cmd := &cobra.Command{
 		Use:     "resume",
 		Short:   "End the pause of scans",
+		Long:    "End the pause of the scans of all maps.\nExit code 0: scans are not paused. 1: failed. 2: wrong use.",
 		Example: `  syncd scans resume`,
 		Args:    exactArgs(0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			_, err := daemon.NewClient(socket).ResumeScans(cmd.Context())
+			_, err := c.client().ResumeScans(cmd.Context())
 			if err == nil {
 				fmt.Fprintln(cmd.OutOrStdout(), "scans are not paused")
 			}
 			return err
 		},
 	}
-	cmd.Flags().StringVar(&socket, "control-socket", config.DefaultControlSocket, "unix socket of the daemon")
+	c.bind(cmd)
 	return cmd
 }

@@ -16,6 +16,7 @@ import (
 	"mapsync/syncd/kmap"
 	"mapsync/syncd/schema"
 	"mapsync/syncd/schema/export"
+	"mapsync/syncd/similar"
 
 	"github.com/spf13/cobra"
 )
@@ -35,6 +36,9 @@ host, or of the maps in a BPF object file.`,
 	return cmd
 }
 
+// schemaCodes are the exit codes in the help of the commands.
+const schemaCodes = "Exit code 0: printed or written. 1: the types cannot be read. 2: wrong use, such as no such map or file."
+
 // schemaFlags select a schema.
 type schemaFlags struct {
 	name   string
@@ -53,7 +57,8 @@ func newSchemaShow() *cobra.Command {
 		Short: "Show the fields of a map's keys and values",
 		Long: `Show each field of a map's key and value: its offset, its C type, how it is sent, and its roles.
 Decl tags in the load balancer's source (mapsync:ROLE) or --field set the roles. MAP is name:N,
-pin:PATH or id:ID. Reading a map's types needs CAP_SYS_ADMIN.`,
+pin:PATH or id:ID. Reading a map's types needs CAP_SYS_ADMIN.
+` + schemaCodes,
 		Example: `  syncd schema show ct_map
   syncd schema show lb.o --map ct_map
   syncd schema show /sys/fs/bpf/lb/ct_map --field ct_map:last_used=ktime,volatile`,
@@ -75,6 +80,7 @@ pin:PATH or id:ID. Reading a map's types needs CAP_SYS_ADMIN.`,
 		},
 	}
 	flags.bind(cmd)
+	completeObject(cmd)
 	return cmd
 }
 
@@ -86,7 +92,8 @@ func newSchemaExport() *cobra.Command {
 		Short: "Write a .proto file for programs that read a map's changes",
 		Long: `Write a documented proto3 file with the messages of the map's key, value and changes, and the
 service that streams them. With this file and a gRPC client, a program can receive the changes of
-the map from any node. docs/examples has such a program.`,
+the map from any node. docs/examples has such a program.
+` + schemaCodes,
 		Example: `  syncd schema export ct_map > ct_map.proto
   syncd schema export lb.o --map ct_map`,
 		Args: exactArgs(1),
@@ -106,6 +113,7 @@ the map from any node. docs/examples has such a program.`,
 		},
 	}
 	flags.bind(cmd)
+	completeObject(cmd)
 	cmd.Flags().StringVar(&output, "output", "", "`file` to write instead of printing")
 	return cmd
 }
@@ -119,8 +127,8 @@ func writeProto(out io.Writer, output string, s *schema.Schema) error {
 	}
 	if output == "" {
 		_, err = text.WriteTo(out)
-	} else {
-		err = os.WriteFile(output, text.Bytes(), 0o644)
+	} else if err = os.WriteFile(output, text.Bytes(), 0o644); err == nil {
+		_, err = fmt.Fprintf(out, "%s: types of %s written\n", output, s.Map)
 	}
 	if err != nil {
 		return fmt.Errorf("write schema: %w", err)
@@ -161,6 +169,10 @@ func (f *schemaFlags) ofFile(path string) ([]*schema.Schema, error) {
 		return nil, usageError{err}
 	}
 	list, err := schema.FromObject(path)
+	names := make([]string, len(list))
+	for i, s := range list {
+		names[i] = s.Map
+	}
 	if f.name != "" {
 		list = slices.DeleteFunc(list, func(s *schema.Schema) bool { return s.Map != f.name })
 		if len(list) > 0 {
@@ -168,7 +180,7 @@ func (f *schemaFlags) ofFile(path string) ([]*schema.Schema, error) {
 		}
 	}
 	if len(list) == 0 && err == nil {
-		err = usageError{fmt.Errorf("%s has no such hash map or array", path)}
+		err = usageError{fmt.Errorf("%s has no hash map or array %q; it has: %s%s", path, f.name, strings.Join(names, ", "), similar.Hint(f.name, names))}
 	}
 	return list, err
 }

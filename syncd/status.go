@@ -5,14 +5,13 @@ import (
 	"fmt"
 	"io"
 
-	"mapsync/syncd/config"
 	"mapsync/syncd/daemon"
 
 	"github.com/spf13/cobra"
 )
 
 func newStatus() *cobra.Command {
-	var socket string
+	var c connection
 	var o statusOutput
 	cmd := &cobra.Command{
 		Use:   "status",
@@ -21,23 +20,23 @@ func newStatus() *cobra.Command {
 the end each problem with its remedy. Lag is how far a peer's kernel map is behind this node. If there are
 many maps, the maps that are in sync with a peer share one line. --problems prints the problems alone, and
 nothing if all is well. docs/night.md explains each problem.
-Exit code 0: all is well. 1: there are problems. 2: wrong use. 3: no daemon answers.`,
+Exit code 0: all is well. 1: there are problems. 2: wrong use.`,
 		Example: `  syncd status
   syncd status --problems
   syncd status --json | jq '.problems[] | {id, severity, map, peer, text, remedy}'`,
 		Args: exactArgs(0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			s, err := daemon.NewClient(socket).Status(cmd.Context())
+			s, err := c.client().Status(cmd.Context())
 			if err != nil {
 				return err
 			}
 			return o.report(cmd.OutOrStdout(), &s)
 		},
 	}
-	cmd.Flags().StringVar(&socket, "control-socket", config.DefaultControlSocket, "unix socket of the daemon")
 	cmd.Flags().BoolVar(&o.json, "json", false, "print JSON")
 	cmd.Flags().BoolVar(&o.all, "all", false, "print a line for each map and peer")
 	cmd.Flags().BoolVar(&o.problems, "problems", false, "print the problems alone; as JSON with --json")
+	c.bind(cmd)
 	return cmd
 }
 

@@ -23,20 +23,25 @@ func waitFor(cmd *cobra.Command, timeout time.Duration, what string, ask func(co
 	return err
 }
 
+// temporary marks an error of ask that may end: what was asked for is missing.
+type temporary struct{ error }
+
+func (e temporary) Unwrap() error { return e.error }
+
 // waitUntil calls ask until nothing is missing, and prints what is missing. It calls ask at least
-// once. It returns an error of ask at once.
+// once. It returns an error of ask at once, unless the error is temporary. After the timeout, it returns the last one.
 func waitUntil(cmd *cobra.Command, timeout time.Duration, what string, ask func(context.Context) ([]string, error)) error {
 	out, begun := cmd.OutOrStdout(), time.Now()
 	printed := begun
 	for {
 		missing, err := askWithin(cmd.Context(), timeout-time.Since(begun), ask)
-		if errors.Is(err, context.DeadlineExceeded) && cmd.Context().Err() == nil {
-			missing, err = []string{"syncd does not answer"}, nil
-		}
-		if err != nil {
+		reason := errors.New(strings.Join(missing, "; "))
+		switch {
+		case err != nil && (errors.As(err, new(temporary)) || errors.Is(err, context.DeadlineExceeded)) && cmd.Context().Err() == nil:
+			missing, reason = []string{err.Error()}, err
+		case err != nil:
 			return err
-		}
-		if len(missing) == 0 {
+		case len(missing) == 0:
 			return nil
 		}
 		if now := time.Now(); now.Sub(printed) >= progressInterval {
@@ -44,7 +49,7 @@ func waitUntil(cmd *cobra.Command, timeout time.Duration, what string, ask func(
 			printMissing(out, missing)
 		}
 		if time.Since(begun) >= timeout {
-			return fmt.Errorf("wait until %s: %w of %s: %s", what, errTimeout, timeout, strings.Join(missing, "; "))
+			return fmt.Errorf("wait until %s: %w of %s: %w", what, errTimeout, timeout, reason)
 		}
 		select {
 		case <-cmd.Context().Done():

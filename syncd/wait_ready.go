@@ -6,7 +6,6 @@ import (
 	"io"
 	"time"
 
-	"mapsync/syncd/config"
 	"mapsync/syncd/daemon"
 
 	"github.com/spf13/cobra"
@@ -19,7 +18,7 @@ const (
 )
 
 func newWaitReady() *cobra.Command {
-	var socket string
+	var c connection
 	var timeout time.Duration
 	cmd := &cobra.Command{
 		Use:   "wait-ready",
@@ -28,7 +27,7 @@ func newWaitReady() *cobra.Command {
 agree, and this node's kernel maps hold the records. For BGP, VRRP and Kubernetes, which decide
 whether traffic may come. The command prints every two seconds why the node is not ready. It also
 waits for a daemon that does not answer yet.
-Exit code 0: ready. 1: not ready within the time.`,
+Exit code 0: ready. 1: not ready within --timeout. 2: wrong use.`,
 		Example: `  # Announce the route when the node is ready
   syncd wait-ready --timeout 60s && birdc enable protocol lb
 
@@ -39,11 +38,11 @@ Exit code 0: ready. 1: not ready within the time.`,
 			if err := notNegative(timeout); err != nil {
 				return err
 			}
-			return waitReady(cmd, daemon.NewClient(socket), timeout)
+			return waitReady(cmd, c.client(), timeout)
 		},
 	}
-	cmd.Flags().StringVar(&socket, "control-socket", config.DefaultControlSocket, "unix socket of the daemon")
 	cmd.Flags().DurationVar(&timeout, "timeout", time.Minute, "maximum time to wait")
+	c.bind(cmd)
 	return cmd
 }
 
@@ -52,7 +51,7 @@ func waitReady(cmd *cobra.Command, client *daemon.Client, timeout time.Duration)
 	return waitFor(cmd, timeout, "ready", func(ctx context.Context) ([]string, error) {
 		r, err := client.Ready(ctx)
 		if err != nil {
-			return []string{err.Error()}, nil
+			return nil, temporary{err}
 		}
 		if !r.Ready {
 			return r.Missing, nil

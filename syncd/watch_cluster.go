@@ -129,7 +129,11 @@ func (w *clusterWatch) findFields(ctx context.Context, client *daemon.Client, na
 	}
 	i := slices.IndexFunc(status.Maps, func(m daemon.MapStatus) bool { return m.Name == name })
 	if i < 0 {
-		return usageError{fmt.Errorf("no map is called %s (`syncd status` lists the maps)", name)}
+		names := make([]string, len(status.Maps))
+		for i := range status.Maps {
+			names[i] = status.Maps[i].Name
+		}
+		return usageError{errors.New(daemon.UnknownMap(name, names))}
 	}
 	if len(w.fields) == 0 {
 		w.fields = status.Maps[i].SumFields
@@ -255,6 +259,7 @@ func addClusterWatch(cmd *cobra.Command, flags *entryFlags) func(cmd *cobra.Comm
 	cmd.Flags().IntVar(&w.top, "top", 20, "maximum number of keys in a table, those that increase most")
 	cmd.Flags().IntVar(&w.times, "times", 0, "number of tables (0: until interrupted)")
 	cmd.Flags().StringArrayVar(&w.fields, "sum", nil, "`FIELD` of the value that is a counter (repeatable; default: those with the role sum)")
+	flags.completeFlag(cmd, "sum", valueFields)
 	return func(cmd *cobra.Command, name string) (bool, error) {
 		if !*cluster {
 			for _, flag := range []string{"interval", "top", "times", "sum"} {
@@ -269,7 +274,7 @@ func addClusterWatch(cmd *cobra.Command, flags *entryFlags) func(cmd *cobra.Comm
 		}
 		w.out, w.asJSON = cmd.OutOrStdout(), flags.asJSON
 		w.screen = !w.asJSON && isTerminal(w.out)
-		return true, w.run(cmd.Context(), daemon.NewClient(flags.socket), name, flags.query)
+		return true, w.run(cmd.Context(), flags.client(), name, flags.query)
 	}
 }
 

@@ -108,9 +108,9 @@ func (a *admin) serveDecideClear(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "events were lost, and a write of an entry since the clear may be one of them: release again once `syncd status` shows that the losses "+
 			"are repaired; a restart of syncd forgets the clear; docs/troubleshooting.md, \"Events are lost\"", http.StatusConflict)
 	default:
-		answer(a.daemon, func() Decided {
-			return a.daemon.decideClear(m, t, decision == "release", callerFrom(r.Context()))
-		})(w, r)
+		var done Decided
+		keepAlive(w, interim, func() { done = a.daemon.decideClear(m, t, decision == "release", callerFrom(r.Context())) })
+		answer(a.daemon, func() Decided { return done })(w, r)
 	}
 }
 

@@ -3,14 +3,13 @@ package daemon
 import (
 	"bufio"
 	"context"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"net/http"
 	"net/url"
-	"strings"
+	"slices"
 	"time"
 
 	"mapsync/syncd/replicate"
@@ -91,15 +90,30 @@ type DiffSide struct {
 // compareTimeout bounds a comparison with one peer.
 const compareTimeout = time.Minute
 
+// differ writes the lines of a comparison.
+type differ struct {
+	*lister
+	admin   *admin
+	name    string // of the map
+	w       http.ResponseWriter
+	out     *bufio.Writer
+	encoder *json.Encoder
+}
+
 // serveDiff writes the differences as JSON, one object per line.
 func (a *admin) serveDiff(w http.ResponseWriter, r *http.Request) {
+	peer, peers := r.URL.Query().Get("peer"), a.daemon.peerNames()
+	if peer != "" && !slices.Contains(peers, peer) {
+		http.Error(w, unknownName("peer", peer, "these are the peers of this node", peers), http.StatusNotFound)
+		return
+	}
 	m, l := a.listerFor(w, r)
 	if m == nil {
 		return
 	}
 	out := bufio.NewWriter(w)
-	encoder := json.NewEncoder(out)
-	err := a.diffAll(r.Context(), encoder, l, m.name, r.URL.Query().Get("peer"))
+	d := &differ{lister: l, admin: a, name: m.name, w: w, out: out, encoder: json.NewEncoder(out)}
+	err := d.diffAll(r.Context(), peer)
 	if err = errors.Join(err, out.Flush()); err != nil {
 		a.daemon.log.Debug("diff request aborted", "error", err)
 	}
@@ -108,63 +122,72 @@ func (a *admin) serveDiff(w http.ResponseWriter, r *http.Request) {
 // diffAll writes the differences with one peer, or with all live peers if peer is empty. If
 // peer is empty, it also writes an error for each expected peer that is not live. It writes one
 // error if no peer is live or expected.
-func (a *admin) diffAll(ctx context.Context, encoder *json.Encoder, l *lister, name, peer string) error {
+func (d *differ) diffAll(ctx context.Context, peer string) error {
 	if peer != "" {
-		return a.diff(ctx, encoder, l, name, peer)
+		return d.diff(ctx, peer)
 	}
 	compared := 0
-	for _, p := range a.daemon.replicator.Status() {
+	for _, p := range d.admin.daemon.replicator.Status() {
 		compared++
-		if err := a.diff(ctx, encoder, l, name, p.Node); err != nil {
+		if err := d.diff(ctx, p.Node); err != nil {
 			return err
 		}
 	}
 	now := time.Now()
-	_, absent := a.daemon.redundancy(now)
+	_, absent := d.admin.daemon.redundancy(now)
 	for i := range absent {
 		if !absent[i].Expected {
 			continue
 		}
 		compared++
 		e := DiffEntry{Peer: absent[i].Node, Error: "not compared: " + absent[i].text(now)}
-		if err := encoder.Encode(e); err != nil {
+		if err := d.encoder.Encode(e); err != nil {
 			return fmt.Errorf("write differences: %w", err)
 		}
 	}
 	if compared > 0 {
 		return nil
 	}
-	return encoder.Encode(DiffEntry{Error: "not compared: no peer is alive"})
+	return d.encoder.Encode(DiffEntry{Error: "not compared: no peer is alive"})
 }
 
 // diff writes the differences with one peer, and a summary.
-func (a *admin) diff(ctx context.Context, encoder *json.Encoder, l *lister, name, peer string) error {
-	ctx, cancel := context.WithTimeout(ctx, compareTimeout)
-	defer cancel()
-	c, err := a.daemon.replicator.Compare(ctx, name, peer)
+func (d *differ) diff(ctx context.Context, peer string) error {
+	c, err := d.compare(ctx, peer)
 	if err != nil {
-		return encoder.Encode(DiffEntry{Peer: peer, Error: err.Error()})
+		return d.encoder.Encode(DiffEntry{Peer: peer, Error: err.Error()})
 	}
 	result := DiffResult{UnderWay: c.InFlight}
-	known, list := a.notReplicated(name, peer, &result)
+	known, list := d.admin.notReplicated(d.name, peer, &result)
 	for i := range c.Differences {
-		d := &c.Differences[i]
-		if known[string(l.printer.AppendKey(nil, d.Key))] {
+		x := &c.Differences[i]
+		if known[string(d.printer.AppendKey(nil, x.Key))] {
 			continue // it is in the other list, with the reason
 		}
 		result.Differ++
-		e := DiffEntry{Peer: peer, Key: l.key(d.Key), Kind: diffKind(d), Here: l.side(d.Here), There: l.side(d.There)}
-		if err := encoder.Encode(e); err != nil {
+		e := DiffEntry{Peer: peer, Key: d.appendKey(nil, x.Key), Kind: diffKind(x), Here: d.side(x.Here), There: d.side(x.There)}
+		if err := d.encoder.Encode(e); err != nil {
 			return fmt.Errorf("write differences: %w", err)
 		}
 	}
 	for i := range list {
-		if err := encoder.Encode(&list[i]); err != nil {
+		if err := d.encoder.Encode(&list[i]); err != nil {
 			return fmt.Errorf("write differences: %w", err)
 		}
 	}
-	result.Problem = a.unexplained(name, peer, &result)
-	return encoder.Encode(DiffEntry{Peer: peer, Kind: DiffSummary, Summary: &result})
+	result.Problem = d.admin.unexplained(d.name, peer, &result)
+	return d.encoder.Encode(DiffEntry{Peer: peer, Kind: DiffSummary, Summary: &result})
+}
+
+// compare compares the map with that of a peer. What was written before reaches the client first.
+func (d *differ) compare(ctx context.Context, peer string) (c replicate.Comparison, err error) {
+	ctx, cancel := context.WithTimeout(ctx, compareTimeout)
+	defer cancel()
+	if err := d.out.Flush(); err != nil {
+		return c, err
+	}
+	keepAlive(d.w, emptyLine, func() { c, err = d.admin.daemon.replicator.Compare(ctx, d.name, peer) })
+	return c, err
 }
 
 // notReplicated returns the entries of a map that are not replicated with a peer, and their keys
@@ -238,7 +261,7 @@ func (l *lister) side(h *replicate.DiffSide) *DiffSide {
 	}
 	if h.Value != nil {
 		times := l.times()
-		s.Value = l.value(h.Value, &times)
+		s.Value = l.appendValue(nil, h.Value, &times)
 	}
 	return s
 }
@@ -248,7 +271,7 @@ func (l *lister) side(h *replicate.DiffSide) *DiffSide {
 func (a *admin) mapFor(w http.ResponseWriter, r *http.Request) (*replica, *table.Table, *schema.Schema) {
 	m := a.daemon.replica(r.PathValue("map"))
 	if m == nil {
-		http.Error(w, "no such map: "+strings.Join(a.daemon.mapNames(), ", ")+" are replicated here", http.StatusNotFound)
+		http.Error(w, UnknownMap(r.PathValue("map"), a.daemon.mapNames()), http.StatusNotFound)
 		return nil, nil, nil
 	}
 	t, s := m.current()
@@ -288,26 +311,4 @@ func lines[T any](ctx context.Context, c *Client, method, path string, fn func(*
 			return err
 		}
 	}
-}
-
-// key returns a key in the form of the lister.
-func (l *lister) key(b []byte) json.RawMessage {
-	switch l.form {
-	case FormRaw:
-		return quoted(hex.EncodeToString(b))
-	case FormText:
-		return quoted(string(l.printer.AppendKey(nil, b)))
-	}
-	return l.printer.AppendJSONKey(nil, b)
-}
-
-// value returns a value in the form of the lister.
-func (l *lister) value(b []byte, t *schema.Times) json.RawMessage {
-	switch l.form {
-	case FormRaw:
-		return quoted(hex.EncodeToString(b))
-	case FormText:
-		return quoted(string(l.printer.AppendValue(nil, b, t)))
-	}
-	return l.printer.AppendJSONValue(nil, b, t)
 }

@@ -2,6 +2,7 @@ package daemon_test
 
 import (
 	"context"
+	"errors"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -33,8 +34,8 @@ func TestDigestsAgreeWhenInSync(t *testing.T) {
 	if all, err := differences("ct", daemon.DiffQuery{}); err != nil || len(all) != 1 || all[0].Peer != "n1" || all[0].Summary == nil || !all[0].Summary.Clean() {
 		t.Errorf("diff in sync: got %+v, error %v, want a clean summary", all, err)
 	}
-	if all, err := differences("ct", daemon.DiffQuery{Peer: "n9"}); err != nil || len(all) != 1 || !strings.Contains(all[0].Error, "no live peer") {
-		t.Errorf("diff with an unknown peer: got %+v, error %v, want \"no live peer\"", all, err)
+	if all, err := differences("ct", daemon.DiffQuery{Peer: "n9"}); !errors.Is(err, daemon.ErrUse) || len(all) != 0 || !strings.Contains(err.Error(), `no such peer "n9"`) {
+		t.Errorf("diff with an unknown peer: got %+v, error %v, want ErrUse", all, err)
 	}
 	if _, err := differences("none", daemon.DiffQuery{}); err == nil || !strings.Contains(err.Error(), "no such map") {
 		t.Errorf("diff of an unknown map: got error %v, want \"no such map\"", err)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 	"time"
 
@@ -32,11 +33,24 @@ var ErrOwner = errors.New("cannot remove records of this node itself")
 // ErrLiveOwner is wrapped by the error of a forget whose owner is live.
 var ErrLiveOwner = errors.New("the owner is live and sends its records (--force removes them nevertheless)")
 
+// unknownOwner is the error of a forget of an owner that does not exist.
+type unknownOwner struct {
+	name  string
+	names []string // of the owners that exist
+}
+
+func (e unknownOwner) Error() string {
+	return unknownName("owner", e.name, "no record and no known node has it, these are the owners", e.names)
+}
+
 // forget removes the records of an owner from maps, on all nodes. It refuses a live owner unless
-// force is set.
+// force is set, and an owner that does not exist.
 func (d *Daemon) forget(owner string, maps []*replica, force bool, by caller) (Removed, error) {
 	if owner == "" || owner == d.self.Node {
 		return Removed{}, fmt.Errorf("forget owner %q: %w", owner, ErrOwner)
+	}
+	if names := d.ownerNames(); !slices.Contains(names, owner) {
+		return Removed{}, unknownOwner{owner, names}
 	}
 	live := d.liveOwner(owner)
 	if live && !force {
@@ -174,9 +188,13 @@ func (a *admin) serveForget(w http.ResponseWriter, r *http.Request) {
 		}
 		maps = []*replica{m}
 	}
-	done, err := a.daemon.forget(query.Get("owner"), maps, query.Get("force") == "true", callerFrom(r.Context()))
+	var done Removed
+	var err error
+	keepAlive(w, interim, func() {
+		done, err = a.daemon.forget(query.Get("owner"), maps, query.Get("force") == "true", callerFrom(r.Context()))
+	})
 	switch {
-	case errors.Is(err, ErrOwner):
+	case errors.Is(err, ErrOwner), errors.As(err, new(unknownOwner)):
 		http.Error(w, err.Error(), http.StatusBadRequest)
 	case err != nil:
 		http.Error(w, err.Error(), http.StatusConflict)
@@ -190,7 +208,9 @@ func (a *admin) servePurge(w http.ResponseWriter, r *http.Request) {
 	if m == nil {
 		return
 	}
-	done, err := a.purge(m, t, r)
+	var done Removed
+	var err error
+	keepAlive(w, interim, func() { done, err = a.purge(m, t, r) })
 	switch {
 	case errors.Is(err, ErrUsesUnseen):
 		http.Error(w, err.Error(), http.StatusConflict)
@@ -217,7 +237,7 @@ func (a *admin) purge(m *replica, t *table.Table, r *http.Request) (Removed, err
 }
 
 // Forget removes the records of an owner from a map on all nodes, or from all maps if name is
-// empty. The daemon refuses its own name (ErrUse) and, unless force is set, a live owner.
+// empty. The daemon refuses its own name and an owner that does not exist (ErrUse) and, unless force is set, a live owner.
 func (c *Client) Forget(ctx context.Context, owner, name string, force bool) (Removed, error) {
 	query := url.Values{"owner": {owner}, "force": {strconv.FormatBool(force)}}
 	if name != "" {

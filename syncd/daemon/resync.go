@@ -15,6 +15,7 @@ type Resync struct {
 	Done    int      `json:"done"`    // records received from peers, of Total
 	Total   int      `json:"total"`
 	Over    bool     `json:"over,omitempty"`
+	Peers   []string `json:"peers,omitempty"` // with Over: the live peers
 	Error   string   `json:"error,omitempty"`
 }
 
@@ -43,6 +44,9 @@ func (a *admin) serveResync(w http.ResponseWriter, r *http.Request) {
 		}
 	})
 	end := Resync{Over: true}
+	for _, p := range a.daemon.replicator.Status() {
+		end.Peers = append(end.Peers, p.Node)
+	}
 	if err != nil {
 		end = Resync{Error: err.Error()}
 	}
@@ -50,7 +54,7 @@ func (a *admin) serveResync(w http.ResponseWriter, r *http.Request) {
 }
 
 // Resync requests a full sync of a map from all live peers and a comparison, and calls fn with
-// the progress. It returns nil when this node holds the records of the peers and the digests
+// the progress, and at the end with Over. It returns nil when this node holds the records of the peers and the digests
 // agree.
 func (c *Client) Resync(ctx context.Context, name string, fn func(*Resync)) error {
 	over := false
@@ -58,9 +62,8 @@ func (c *Client) Resync(ctx context.Context, name string, fn func(*Resync)) erro
 		if s.Error != "" {
 			return errors.New(s.Error)
 		}
-		if over = s.Over; !over {
-			fn(s)
-		}
+		over = s.Over
+		fn(s)
 		return nil
 	})
 	if err == nil && !over {
