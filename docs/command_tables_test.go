@@ -36,6 +36,7 @@ var notRun = map[string]string{
 	"openssl crl -in /etc/mapsync/tls/crl.pem -noout -nextupdate": "the cluster has no revocation list",
 	"openssl crl -in /etc/mapsync/crl.pem -noout -text":           "the cluster has no revocation list",
 	"syncd purge ct_map --unused-for 1h":                          "the map has no takeover-expiry",
+	"syncd completion bash > /etc/bash_completion.d/syncd":        "it changes the machine",
 }
 
 // undone maps the beginning of commands to the command that undoes them, so that the next commands work.
@@ -52,6 +53,15 @@ syncd() {
 	esac
 }`
 
+// formerNode runs node lb3 until lb1 has noticed it, so that commands may name it.
+const formerNode = `
+../scripts/make-credentials lb3 >credentials.log
+sed 's/lb2/lb3/g; s/127\.0\.0\.12/127.0.0.13/g' lb2.yaml >lb3.yaml
+command syncd run --config lb3.yaml 2>lb3.log &
+until { syncd status || :; } | grep 'lb3  *connected' >/dev/null; do sleep 0.1; done
+kill $! && wait $!
+while { syncd status || :; } | grep 'lb3  *connected' >/dev/null; do sleep 0.1; done`
+
 // placeholders replaces the names of the pages by those of the quick start. In one kernel, the maps of
 // both nodes have the same name, so that schema needs a pin. A long measurement is shortened.
 var placeholders = strings.NewReplacer(
@@ -59,6 +69,7 @@ var placeholders = strings.NewReplacer(
 	"--config FILE", "--config lb1.yaml",
 	"--peer NODE", "--peer lb2",
 	"--owner NODE", "--owner lb3",
+	"--owner PEER", "--owner lb3",
 	"--for 30s", "--for 1s",
 	"--for 5s", "--for 1s",
 	"scripts/", "../scripts/",

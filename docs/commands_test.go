@@ -26,6 +26,7 @@ func TestCommandsOnPagesRun(t *testing.T) {
 		t.Fatal(err)
 	}
 	run(t, shell, onNode, 0)
+	run(t, shell, formerNode, 0)
 	for _, command := range commands {
 		executed, code := adapt(command, object)
 		run(t, shell, executed, code)

@@ -74,8 +74,8 @@ func TestLatencyHelpDefinesDurations(t *testing.T) {
 // TestLatencyWithoutDaemon measures the softirqs of the host alone.
 func TestLatencyWithoutDaemon(t *testing.T) {
 	out, err := run(t, "latency", "--for", "1s", "--json", "--control-socket", filepath.Join(t.TempDir(), "none"))
-	if err == nil || exitCode(err) != exitFailed {
-		t.Fatalf("latency without a daemon: got error %v, want exit code %d", err, exitFailed)
+	if err == nil || exitCode(err) != exitNoAnswer {
+		t.Fatalf("latency without a daemon: got error %v, want exit code %d", err, exitNoAnswer)
 	}
 	_, out, _ = strings.Cut(out, "\n") // the progress
 	var r latencyReport

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"net"
 	"net/http"
 	"net/http/httptrace"
 	"net/textproto"
@@ -95,6 +96,10 @@ func (r *reply) failure(err error) error {
 	var request *url.Error
 	if errors.As(err, &request) {
 		err = request.Err
+	}
+	var dial *net.OpError
+	if errors.As(err, &dial) {
+		err = dial.Err
 	}
 	remedy := "`systemctl start syncd` starts it, --control-socket chooses another socket"
 	switch cause := context.Cause(r.ctx); {
