@@ -179,7 +179,7 @@ func (d *differ) diff(ctx context.Context, peer string) error {
 	return d.encoder.Encode(DiffEntry{Peer: peer, Kind: DiffSummary, Summary: &result})
 }
 
-// compare compares the map with that of a peer. What was written before reaches the client first.
+// compare compares the map with that of a peer. The lines of earlier peers reach the client first.
 func (d *differ) compare(ctx context.Context, peer string) (c replicate.Comparison, err error) {
 	ctx, cancel := context.WithTimeout(ctx, compareTimeout)
 	defer cancel()

@@ -120,15 +120,15 @@ func TestKeysAreComplete(t *testing.T) {
 		for _, k := range [][]byte{key, other} {
 			among := slices.ContainsFunc(keys, func(one []byte) bool { return bytes.Equal(one, k) })
 			if matches(k) && keys != nil && !among {
-				t.Fatalf("where %q: keys %x lack %x", where, keys, k)
+				t.Fatalf("where %q: got keys %x, want %x among them", where, keys, k)
 			}
 		}
 		if only && keys == nil {
-			t.Fatalf("where %q: got no keys and that these are the only ones", where)
+			t.Fatalf("where %q: got no keys as the only ones, want keys", where)
 		}
 		for _, k := range keys {
 			if !matches(k) && len(keys) == 1 {
-				t.Fatalf("where %q: key %x does not match", where, k)
+				t.Fatalf("where %q: got key %x, want one that matches", where, k)
 			}
 		}
 	})
