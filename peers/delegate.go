@@ -5,6 +5,8 @@ import (
 	"time"
 
 	"github.com/hashicorp/memberlist"
+
+	"mapsync/printable"
 )
 
 // delegate implements memberlist's callbacks. memberlist calls them with its lock held, so they must
@@ -45,7 +47,7 @@ func (d delegate) NotifyAlive(n *memberlist.Node) error {
 		d.c.counters.badMeta.Add(1)
 		if d.c.logLimit.allow("meta " + n.Addr.String()) {
 			d.c.log.Warn("ignored gossip member with invalid metadata",
-				"node", n.Name, "gossip_addr", gossipAddr(n), "error", err, "problem", "gossip-invalid",
+				"node", printable.Truncated(n.Name, maxName), "gossip_addr", gossipAddr(n), "error", err, "problem", "gossip-invalid",
 				"hint", "stop that program, or use the same version of syncd; separate clusters need different gossip keys")
 		}
 	}

@@ -11,6 +11,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"mapsync/printable"
 )
 
 const (
@@ -284,7 +286,8 @@ func (c *Cluster) joinOne(addr string) error {
 		c.reportKeyMismatch(mismatch, addr)
 		return fmt.Errorf("join %s: %w: %s", addr, keyErrors[mismatch], keyHints[mismatch])
 	}
-	return fmt.Errorf("join %s: %w", addr, rootCause(err))
+	// The other side chooses the text of some errors.
+	return fmt.Errorf("join %s: %s", addr, printable.Truncated(rootCause(err).Error(), maxCause))
 }
 
 // rootCause returns the cause of memberlist's error for one address. memberlist's wrapping only

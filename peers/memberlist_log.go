@@ -9,6 +9,8 @@ import (
 	"sync/atomic"
 
 	"golang.org/x/time/rate"
+
+	"mapsync/printable"
 )
 
 // Errors that JoinError wraps if the gossip keys of two nodes do not match.
@@ -117,7 +119,7 @@ func (w *memberlistLog) Write(p []byte) (int, error) {
 		w.suppressed.Add(1)
 		return len(p), nil
 	}
-	w.c.logGossip(level, text)
+	w.c.logGossip(level, printable.Truncated(text, maxCause))
 	return len(p), nil
 }
 
@@ -167,11 +169,11 @@ func peerOfLine(text string) string {
 		if host, _, err := net.SplitHostPort(addr); err == nil {
 			return host
 		}
-		return addr
+		return printable.Truncated(addr, maxName)
 	}
 	if rest, ok := strings.CutPrefix(text, "Push/Pull with "); ok {
 		if name, _, ok := strings.Cut(rest, " failed: "); ok {
-			return name
+			return printable.Truncated(name, maxName)
 		}
 	}
 	return "unknown"

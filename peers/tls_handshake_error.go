@@ -13,7 +13,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
-	"unicode"
+
+	"mapsync/printable"
 )
 
 // Reason is the cause of a failed connection attempt between nodes.
@@ -85,7 +86,7 @@ type handshake struct {
 // explain converts the error of a handshake into a RefusedError with the cause.
 func (h handshake) explain(err error) *RefusedError {
 	refused := h.classify(err)
-	refused.Cause = printable(truncated(refused.Cause, maxCause))
+	refused.Cause = printable.Truncated(refused.Cause, maxCause)
 	return refused
 }
 
@@ -223,24 +224,6 @@ const (
 	maxNamesListed = 4
 )
 
-// truncated returns at most the first bytes of a text and marks the cut.
-func truncated(text string, most int) string {
-	if len(text) <= most {
-		return text
-	}
-	return strings.ToValidUTF8(text[:most], "") + "..."
-}
-
-// printable replaces control characters.
-func printable(text string) string {
-	return strings.Map(func(r rune) rune {
-		if unicode.IsPrint(r) {
-			return r
-		}
-		return unicode.ReplacementChar
-	}, text)
-}
-
 // nameList formats the names in a certificate.
 func nameList(leaf *x509.Certificate) string {
 	var names []string
@@ -268,7 +251,7 @@ func quoteName(name string) string {
 	if CheckNodeName(strings.TrimPrefix(name, "*.")) == nil {
 		return name
 	}
-	return strconv.Quote(truncated(name, maxNameText))
+	return strconv.Quote(printable.Truncated(name, maxNameText))
 }
 
 // quoteText quotes a URI or the name of a CA if it is long or contains special characters.
@@ -276,7 +259,7 @@ func quoteText(uri string) string {
 	if len(uri) <= 2*maxNameText && strconv.Quote(uri) == `"`+uri+`"` {
 		return uri
 	}
-	return strconv.Quote(truncated(uri, 2*maxNameText))
+	return strconv.Quote(printable.Truncated(uri, 2*maxNameText))
 }
 
 // issuerName and subjectName return CA names of a certificate, quoted if necessary.

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"mapsync/printable"
 	"mapsync/syncd/daemon"
 
 	"github.com/spf13/cobra"
@@ -167,7 +168,7 @@ func (r *removal) confirm(cmd *cobra.Command, question string) error {
 	if r.yes {
 		return nil
 	}
-	if !isTerminal(cmd.InOrStdin()) {
+	if terminalOf(cmd.InOrStdin()) == nil {
 		return usageError{errors.New("cannot ask for confirmation: the input is not a terminal (use --yes in scripts); nothing was removed")}
 	}
 	fmt.Fprintf(cmd.ErrOrStderr(), "%s\nType yes to go on: ", question)
@@ -181,13 +182,19 @@ func (r *removal) confirm(cmd *cobra.Command, question string) error {
 	return nil
 }
 
-func isTerminal(stream any) bool {
+// terminalOf returns the terminal that a stream is, also below the writer of execute, or nil.
+func terminalOf(stream any) *os.File {
+	if w, ok := stream.(*printable.Writer); ok {
+		stream = w.Unwrap()
+	}
 	file, ok := stream.(*os.File)
 	if !ok {
-		return false
+		return nil
 	}
-	_, err := unix.IoctlGetTermios(int(file.Fd()), unix.TCGETS)
-	return err == nil
+	if _, err := unix.IoctlGetTermios(int(file.Fd()), unix.TCGETS); err != nil {
+		return nil
+	}
+	return file
 }
 
 func (r *removal) print(out io.Writer, done *daemon.Removed) error {

@@ -11,6 +11,7 @@ import (
 	"syscall"
 	"time"
 
+	"mapsync/printable"
 	"mapsync/syncd/daemon"
 
 	"github.com/spf13/cobra"
@@ -39,15 +40,21 @@ var errReported = errors.New("reported already")
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
-	err := newRoot().ExecuteContext(ctx)
-	switch {
-	case err == nil:
-		return
-	case !errors.Is(err, errReported):
-		fmt.Fprintln(os.Stderr, "syncd:", err)
-	}
+	code := execute(ctx, newRoot())
 	stop()
-	os.Exit(exitCode(err))
+	os.Exit(code)
+}
+
+// execute runs the command line of root and returns the exit code. No output has characters that a terminal obeys, because
+// some texts come from other nodes and programs.
+func execute(ctx context.Context, root *cobra.Command) int {
+	root.SetOut(printable.NewWriter(root.OutOrStdout()))
+	root.SetErr(printable.NewWriter(root.ErrOrStderr()))
+	err := root.ExecuteContext(ctx)
+	if err != nil && !errors.Is(err, errReported) {
+		fmt.Fprintln(root.ErrOrStderr(), "syncd:", err)
+	}
+	return exitCode(err)
 }
 
 // exitCode returns the exit code of a command that ended with an error, or nil.

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"text/tabwriter"
 
+	"mapsync/printable"
 	"mapsync/syncd/capture"
 	"mapsync/syncd/config"
 	"mapsync/syncd/daemon"
@@ -145,7 +146,7 @@ func printMaps(out io.Writer, list []hostMap, hooks *capture.ProbeResult) error 
 			ways = "-\t-"
 		}
 		fmt.Fprintf(w, "%d\t%s\t%s\t%s\t%s\t%s\t%d\t%s\t%s\n", m.ID, m.Name, m.Type,
-			typed(m.KeyType, m.KeySize), typed(m.ValueType, m.ValueSize), entries, m.MaxEntries, ways, strings.Join(m.Pins, " "))
+			typed(m.KeyType, m.KeySize), typed(m.ValueType, m.ValueSize), entries, m.MaxEntries, ways, printable.Text(strings.Join(m.Pins, " ")))
 	}
 	if err := w.Flush(); err != nil {
 		return fmt.Errorf("print maps: %w", err)

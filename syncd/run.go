@@ -2,8 +2,8 @@ package main
 
 import (
 	"errors"
+	"io"
 	"log/slog"
-	"os"
 
 	"mapsync/syncd/config"
 	"mapsync/syncd/daemon"
@@ -46,7 +46,7 @@ func runDaemon(cmd *cobra.Command, file string) error {
 	signals, stop := hangUps()
 	defer stop()
 	d, err := daemon.New(daemon.Options{
-		Config: loaded, Version: version, Logger: newLogger(&loaded),
+		Config: loaded, Version: version, Logger: newLogger(cmd.ErrOrStderr(), &loaded),
 		Reload: func() (config.Config, error) { return config.Load(file, cmd.Flags()) },
 	})
 	if err != nil {
@@ -56,13 +56,14 @@ func runDaemon(cmd *cobra.Command, file string) error {
 	return d.Run(cmd.Context())
 }
 
-func newLogger(c *config.Config) *slog.Logger {
+// newLogger returns the logger of the settings, which writes to out.
+func newLogger(out io.Writer, c *config.Config) *slog.Logger {
 	var level slog.Level
 	err := level.UnmarshalText([]byte(c.LogLevel))
 	options := &slog.HandlerOptions{Level: level}
-	var handler slog.Handler = slog.NewTextHandler(os.Stderr, options)
+	var handler slog.Handler = slog.NewTextHandler(out, options)
 	if c.LogFormat == "json" {
-		handler = slog.NewJSONHandler(os.Stderr, options)
+		handler = slog.NewJSONHandler(out, options)
 	}
 	log := slog.New(handler)
 	if err != nil {

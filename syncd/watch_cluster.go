@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"slices"
 	"strings"
 	"time"
@@ -20,7 +21,7 @@ import (
 type clusterWatch struct {
 	out      io.Writer
 	asJSON   bool
-	screen   bool // the output is a terminal: each table replaces the last one
+	screen   *os.File // the terminal, on which each table replaces the last one; nil: the output is none
 	interval time.Duration
 	top      int
 	times    int // tables to print, 0: until interrupted
@@ -273,7 +274,9 @@ func addClusterWatch(cmd *cobra.Command, flags *entryFlags) func(cmd *cobra.Comm
 			return true, usageError{err}
 		}
 		w.out, w.asJSON = cmd.OutOrStdout(), flags.asJSON
-		w.screen = !w.asJSON && isTerminal(w.out)
+		if !w.asJSON {
+			w.screen = terminalOf(w.out)
+		}
 		return true, w.run(cmd.Context(), flags.client(), name, flags.query)
 	}
 }

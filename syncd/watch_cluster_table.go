@@ -5,12 +5,15 @@ import (
 	"cmp"
 	"encoding/json"
 	"fmt"
+	"io"
 	"math"
 	"slices"
 	"strconv"
 	"strings"
 	"text/tabwriter"
 	"time"
+
+	"mapsync/printable"
 )
 
 // rate returns the increase of a field per second.
@@ -107,8 +110,11 @@ const maxKeyWidth = 48
 
 func (w *clusterWatch) printTable(shown []*clusterRow, seconds float64, total []float64) error {
 	var text bytes.Buffer
-	if w.screen {
-		text.WriteString("\033[H\033[2J") // the cursor to the first line, and clear the screen
+	if w.screen != nil {
+		// The cursor to the first line, and clear the screen.
+		if _, err := io.WriteString(w.screen, "\033[H\033[2J"); err != nil {
+			return fmt.Errorf("print table: %w", err)
+		}
 	}
 	fmt.Fprintf(&text, "keys %d, nodes %d", len(w.rows), len(w.owners))
 	for i, field := range w.fields {
@@ -124,7 +130,7 @@ func (w *clusterWatch) printTable(shown []*clusterRow, seconds float64, total []
 	for _, r := range shown {
 		key := r.key
 		if len(key) > maxKeyWidth {
-			key = key[:maxKeyWidth-3] + "..."
+			key = printable.Truncated(key, maxKeyWidth-3)
 		}
 		fmt.Fprintf(table, "%s\t%s", key, r.owner)
 		for i := range w.fields {
@@ -135,7 +141,7 @@ func (w *clusterWatch) printTable(shown []*clusterRow, seconds float64, total []
 	if err := table.Flush(); err != nil {
 		return fmt.Errorf("print table: %w", err)
 	}
-	if !w.screen {
+	if w.screen == nil {
 		text.WriteByte('\n')
 	}
 	_, err := w.out.Write(text.Bytes())

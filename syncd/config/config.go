@@ -15,8 +15,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
-	"unicode"
-	"unicode/utf8"
+
+	"mapsync/printable"
 )
 
 // Config holds all settings. Durations are written like "30s".
@@ -199,7 +199,7 @@ func (c *Config) Validate() error {
 		errs = append(errs, fmt.Errorf("buffer-size %d is negative", c.BufferSize))
 	}
 	if !usableNode(c.NodeName) {
-		errs = append(errs, fmt.Errorf("node-name %q is not usable: give 1 to 128 bytes of UTF-8 without spaces, slashes and control characters", c.NodeName))
+		errs = append(errs, fmt.Errorf("node-name %q is not usable: give 1 to 128 bytes of printable UTF-8 without spaces and slashes", c.NodeName))
 	}
 	for name, d := range map[string]time.Duration{
 		"dead-time": c.DeadTime, "sync-timeout": c.SyncTimeout, "tombstone-ttl": c.TombstoneTTL, "evicted-ttl": c.EvictedTTL, "max-clock-ahead": c.MaxClockAhead,
@@ -227,11 +227,9 @@ func (c *Config) Validate() error {
 	return errors.Join(errs...)
 }
 
-// usableNode reports whether name is a valid node name. Peers refuse a name that is not valid UTF-8.
+// usableNode reports whether name is a valid node name. Peers refuse a name that is not printable.
 func usableNode(name string) bool {
-	return name != "" && len(name) <= 128 && utf8.ValidString(name) && !strings.ContainsFunc(name, func(r rune) bool {
-		return r == '/' || unicode.IsSpace(r) || unicode.IsControl(r)
-	})
+	return name != "" && len(name) <= 128 && printable.IsName(name) && !strings.Contains(name, "/")
 }
 
 func (c *Config) validateMaps() error {

@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 
 	"mapsync/syncd/schema"
 	"mapsync/syncd/schema/export"
@@ -165,11 +164,11 @@ func (l *layout) raw(dst, key []byte) []byte {
 	return dst
 }
 
-// text returns the labels of a key, as valid UTF-8.
+// text returns the labels of a key, which are printable.
 func (l *layout) text(key []byte) []string {
 	labels := make([]string, len(l.labels))
 	for i := range l.labels {
-		labels[i] = strings.ToValidUTF8(string(l.printer.AppendField(nil, &l.labels[i], key)), "\uFFFD")
+		labels[i] = string(l.printer.AppendField(nil, &l.labels[i], key))
 	}
 	return labels
 }

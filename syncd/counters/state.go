@@ -4,7 +4,8 @@ import (
 	"cmp"
 	"slices"
 	"time"
-	"unicode/utf8"
+
+	"mapsync/printable"
 )
 
 // State is what a restart of syncd needs to continue the counters.
@@ -50,7 +51,7 @@ func (s *Set) Restore(state State) {
 	list := slices.Clone(state.Series)
 	slices.SortStableFunc(list, func(a, b SeriesState) int { return cmp.Compare(b.Recent, a.Recent) })
 	for _, from := range list {
-		invalid := func(l string) bool { return !utf8.ValidString(l) }
+		invalid := func(l string) bool { return !printable.Is(l) }
 		if len(from.Labels) != len(s.spec.Labels) || len(from.Totals) != len(s.spec.Fields) || isOther(from.Labels) ||
 			slices.ContainsFunc(from.Labels, invalid) || s.series[join(from.Labels)] != nil || len(s.series) >= s.spec.Top {
 			continue

@@ -11,12 +11,14 @@ import (
 	"strings"
 
 	"github.com/cilium/ebpf"
+
+	"mapsync/printable"
 )
 
 // Process is a process that holds a map open.
 type Process struct {
 	PID  int
-	Name string // as the kernel reports it: at most 15 bytes
+	Name string // printable; the kernel reports at most 15 bytes
 }
 
 // MapLives reports whether a map exists. If this process may not open maps by id, the map counts as one that exists.
@@ -49,7 +51,7 @@ func ProcessesOfMaps(ctx context.Context, maps []uint32) (map[uint32][]Process, 
 		for _, id := range maps {
 			if open[id] {
 				name, _ := os.ReadFile(filepath.Join("/proc", entry.Name(), "comm")) // it may have ended
-				held[id] = append(held[id], Process{pid, strings.TrimSpace(string(name))})
+				held[id] = append(held[id], Process{pid, printable.Text(strings.TrimSpace(string(name)))})
 			}
 		}
 	}

@@ -8,12 +8,14 @@ import (
 	"strings"
 
 	"github.com/cilium/ebpf"
+
+	"mapsync/printable"
 )
 
 // Program is a BPF program of another process.
 type Program struct {
 	ID   uint32
-	Name string // as the kernel reports it: at most 15 bytes
+	Name string // printable; the kernel reports at most 15 bytes
 	Type ebpf.ProgramType
 }
 
@@ -80,5 +82,5 @@ func describeProgram(id ebpf.ProgramID) (Program, []ebpf.MapID, error) {
 		return Program{}, nil, err
 	}
 	used, _ := info.MapIDs()
-	return Program{uint32(id), info.Name, info.Type}, used, nil
+	return Program{uint32(id), printable.Text(info.Name), info.Type}, used, nil
 }

@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 
 	mapsyncv1 "mapsync/proto/mapsync/v1"
@@ -29,9 +30,10 @@ func TestHelloValidation(t *testing.T) {
 	}
 	sized := func(n int) func(*mapsyncv1.Hello) {
 		return func(h *mapsyncv1.Hello) {
-			for proto.Size(h) < n {
-				h.Address += strings.Repeat("a", max(1, n-proto.Size(h)-3))
-			}
+			const tag = 8191 // of a later version
+			fill := protowire.AppendTag(nil, tag, protowire.BytesType)
+			room := n - proto.Size(h) - len(fill) - 2
+			h.ProtoReflect().SetUnknown(protowire.AppendBytes(fill, make([]byte, room)))
 		}
 	}
 	for name, c := range map[string]struct {
@@ -46,6 +48,10 @@ func TestHelloValidation(t *testing.T) {
 		"also another version":     {greeting(func(h *mapsyncv1.Hello) { h.MaxProtocolVersion = supportedVersions.highest + 1 }), codes.OK},
 		"no range of versions":     {greeting(func(h *mapsyncv1.Hello) { h.ProtocolVersion, h.MaxProtocolVersion = 2, 1 }), codes.InvalidArgument},
 		"no node name":             {greeting(func(h *mapsyncv1.Hello) { h.Self.Node = "" }), codes.InvalidArgument},
+		"name of two lines":        {greeting(func(h *mapsyncv1.Hello) { h.Self.Node = "x\ny" }), codes.InvalidArgument},
+		"address":                  {greeting(func(h *mapsyncv1.Hello) { h.Address = "10.0.0.2:7947" }), codes.OK},
+		"address of two lines":     {greeting(func(h *mapsyncv1.Hello) { h.Address = "10.0.0.2\n:7947" }), codes.InvalidArgument},
+		"address without a port":   {greeting(func(h *mapsyncv1.Hello) { h.Address = "10.0.0.2" }), codes.InvalidArgument},
 	} {
 		got, err := r.checkHello(t.Context(), c.hello)
 		if status.Code(err) != c.code {

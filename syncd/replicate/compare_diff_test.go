@@ -84,7 +84,7 @@ func TestInvalidDigests(t *testing.T) {
 	for want, m := range map[string]*mapsyncv1.SubscribeResponse{
 		"129 digests":               digest(func(d *mapsyncv1.Digest) { d.Nodes = make([]*mapsyncv1.NodeDigest, wire.MaxDigests+1) }),
 		"with parts of 9 bytes":     digest(func(d *mapsyncv1.Digest) { d.Orphaned = &mapsyncv1.NodeDigest{Buckets: make([]byte, 9)} }),
-		"node name of 0 bytes":      digest(func(d *mapsyncv1.Digest) { d.Nodes[0].Node = "" }),
+		`node name "" of 0 bytes`:   digest(func(d *mapsyncv1.Digest) { d.Nodes[0].Node = "" }),
 		"second digest of \"x\"":    digest(func(d *mapsyncv1.Digest) { d.Nodes = append(d.Nodes, d.Nodes[0]) }),
 		"parts of 7 bytes":          digest(func(d *mapsyncv1.Digest) { d.Nodes[0].Buckets = make([]byte, 7) }),
 		"unknown subscription 2":    digest(func(d *mapsyncv1.Digest) { d.Map = 2 }),

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"mapsync/printable"
 	"mapsync/syncd/schema/export"
 	"mapsync/syncd/table"
 )
@@ -182,7 +183,7 @@ func (e *exceptions) each(limit int, fn func(key, reason string)) {
 // list returns up to maxListedExceptions entries, with keys as text.
 func (e *exceptions) list(text func(key []byte) string) (list []Exception) {
 	e.each(maxListedExceptions, func(key, reason string) {
-		list = append(list, Exception{Key: text([]byte(key)), Reason: printable(reason)})
+		list = append(list, Exception{Key: text([]byte(key)), Reason: printable.Text(reason)})
 	})
 	return list
 }

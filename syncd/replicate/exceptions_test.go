@@ -206,7 +206,4 @@ func TestReportValidation(t *testing.T) {
 			t.Errorf("handle report: want error %q, got: %v", want, err)
 		}
 	}
-	if s := printable("a\x1b[31mb\nc"); s != "a?[31mb?c" {
-		t.Errorf("printable: got %q, want \"a?[31mb?c\"", s)
-	}
 }

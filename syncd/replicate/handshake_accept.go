@@ -40,8 +40,9 @@ func (r *Replicator) checkHello(ctx context.Context, h *mapsyncv1.Hello) (admitt
 		return none, status.Error(codes.InvalidArgument, "the first message must be a hello")
 	case proto.Size(h) > maxHelloBytes:
 		return none, status.Errorf(codes.InvalidArgument, "hello of %d bytes", proto.Size(h))
-	case wire.CheckName(o.Node) != nil:
-		return none, status.Errorf(codes.InvalidArgument, "node name of %d bytes", len(o.Node))
+	}
+	if err := checkIntroduction(o.Node, h.GetAddress()); err != nil {
+		return none, status.Error(codes.InvalidArgument, err.Error())
 	}
 	version, err := r.opt.versions.choose(r.opt.Self.Node, o.Node, offered(h))
 	switch {
@@ -55,6 +56,14 @@ func (r *Replicator) checkHello(ctx context.Context, h *mapsyncv1.Hello) (admitt
 		return none, status.Errorf(codes.PermissionDenied, "authenticate as %q: %v", o.Node, err)
 	}
 	return admitted{node: o, caller: caller, version: version}, nil
+}
+
+// checkIntroduction returns an error if the name or the address in a Hello is malformed. An observer has no address.
+func checkIntroduction(node, addr string) error {
+	if err := wire.CheckName(node); err != nil || addr == "" {
+		return err
+	}
+	return checkAddress(addr)
 }
 
 // identify authenticates a caller as a node with Options.Authenticate. ctx is that of the stream,

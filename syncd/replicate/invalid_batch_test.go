@@ -15,15 +15,15 @@ func TestInvalidBatches(t *testing.T) {
 	good := func() *mapsyncv1.Batch { return stockBatch(1, 0, 10, 1).GetBatch() }
 	r, tb := newTestReplicator(t)
 	for want, corrupt := range map[string]func(*mapsyncv1.Batch){
-		"read key: ":             func(b *mapsyncv1.Batch) { b.Deltas[0].Key = wireBytes(append(key(1), 1)) },
-		"read value: ":           func(b *mapsyncv1.Batch) { b.Deltas[0].Value = []byte{0x0a, 1, 0} },
-		"without a version":      func(b *mapsyncv1.Batch) { b.Deltas[0].Version = 0 },
-		"owner 1 of 1":           func(b *mapsyncv1.Batch) { b.Deltas[0].Owner = 1 },
-		"operation 9":            func(b *mapsyncv1.Batch) { b.Deltas[0].Operation = 9 },
-		"gap in the changes":     func(b *mapsyncv1.Batch) { b.PreviousPosition = 1 },
-		"node name of 0 bytes":   func(b *mapsyncv1.Batch) { b.Owners[0].Node = "" },
-		"node name of 256 bytes": func(b *mapsyncv1.Batch) { b.Owners[0].Node = strings.Repeat("x", 256) },
-		"unknown subscription 2": func(b *mapsyncv1.Batch) { b.Map = 2 },
+		"read key: ":              func(b *mapsyncv1.Batch) { b.Deltas[0].Key = wireBytes(append(key(1), 1)) },
+		"read value: ":            func(b *mapsyncv1.Batch) { b.Deltas[0].Value = []byte{0x0a, 1, 0} },
+		"without a version":       func(b *mapsyncv1.Batch) { b.Deltas[0].Version = 0 },
+		"owner 1 of 1":            func(b *mapsyncv1.Batch) { b.Deltas[0].Owner = 1 },
+		"operation 9":             func(b *mapsyncv1.Batch) { b.Deltas[0].Operation = 9 },
+		"gap in the changes":      func(b *mapsyncv1.Batch) { b.PreviousPosition = 1 },
+		`node name "" of 0 bytes`: func(b *mapsyncv1.Batch) { b.Owners[0].Node = "" },
+		"of 256 bytes: malformed": func(b *mapsyncv1.Batch) { b.Owners[0].Node = strings.Repeat("x", 256) },
+		"unknown subscription 2":  func(b *mapsyncv1.Batch) { b.Map = 2 },
 		"65 owners of 1 deltas": func(b *mapsyncv1.Batch) {
 			for range maxSpareOwners {
 				b.Owners = append(b.Owners, b.Owners[0])

@@ -2,10 +2,9 @@ package replicate
 
 import (
 	"fmt"
-	"strings"
 	"time"
-	"unicode"
 
+	"mapsync/printable"
 	mapsyncv1 "mapsync/proto/mapsync/v1"
 	"mapsync/syncd/table"
 )
@@ -201,18 +200,7 @@ func (out *outboundMap) lastReport() (r Report) {
 	}
 	for _, x := range m.GetExceptions() {
 		// The key is in the encoding of this node, which has sent it.
-		r.Exceptions = append(r.Exceptions, Exception{Key: out.m.keyPrinter.key(x.GetKey()), Reason: printable(x.GetReason())})
+		r.Exceptions = append(r.Exceptions, Exception{Key: out.m.keyPrinter.key(x.GetKey()), Reason: printable.Text(x.GetReason())})
 	}
 	return r
-}
-
-// printable returns the text of a peer with non-printable characters replaced, so that it cannot
-// control a terminal.
-func printable(s string) string {
-	return strings.Map(func(r rune) rune {
-		if !unicode.IsPrint(r) {
-			return '?'
-		}
-		return r
-	}, s)
 }

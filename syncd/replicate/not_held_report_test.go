@@ -199,8 +199,8 @@ func TestStatusContainsLastReport(t *testing.T) {
 	if !reflect.DeepEqual(r, want) {
 		t.Errorf("status: got %+v, want %+v", r, want)
 	}
-	if len(r.Exceptions) != maxReportedExceptions || r.Exceptions[0].Key == "" || r.Exceptions[0].Reason != "no ?room" {
-		t.Errorf("exceptions: got %d, the first %q, want %d, the first with a key and reason no ?room",
+	if len(r.Exceptions) != maxReportedExceptions || r.Exceptions[0].Key == "" || r.Exceptions[0].Reason != `no \u001broom` {
+		t.Errorf("exceptions: got %d, the first %q, want %d, the first with a key and reason no \\u001broom",
 			len(r.Exceptions), r.Exceptions[0], maxReportedExceptions)
 	}
 	m.State = NodeStateUnknown

@@ -293,7 +293,7 @@ func TestOwnerRequestValidation(t *testing.T) {
 		"unknown subscription 2":                      {nil, &mapsyncv1.OwnerRequest{Map: 2, Serial: 2}},
 		"request 1 for records of map \"ct\" after 1": {nil, &mapsyncv1.OwnerRequest{Map: 1, Serial: 1}},
 		"the records of 65 nodes, more than 64":       {nil, &mapsyncv1.OwnerRequest{Map: 1, Serial: 2, Nodes: make([]string, 65)}},
-		"node name of 0 bytes":                        {nil, &mapsyncv1.OwnerRequest{Map: 1, Serial: 2, Nodes: []string{""}}},
+		`node name "" of 0 bytes`:                     {nil, &mapsyncv1.OwnerRequest{Map: 1, Serial: 2, Nodes: []string{""}}},
 		"on a subscription without owner requests": {
 			func(m *mapsyncv1.MapSubscription) { m.Owners = nil }, &mapsyncv1.OwnerRequest{Map: 1, Serial: 2},
 		},

@@ -104,7 +104,7 @@ func TestSubscriptionValidation(t *testing.T) {
 	}{
 		"subscription 0 after 0":            {target, 0, func(_ *outboundStream, m *mapsyncv1.MapSubscription) { m.Map = 0 }},
 		"subscription 1 after 1":            {target, 1, func(_ *outboundStream, m *mapsyncv1.MapSubscription) { m.Map = 1 }},
-		"second subscription to map":        {target, 1, func(_ *outboundStream, m *mapsyncv1.MapSubscription) { m.Name = "map 1" }},
+		"second subscription to map":        {target, 1, func(_ *outboundStream, m *mapsyncv1.MapSubscription) { m.Name = "map1" }},
 		"more than 1024 subscription":       {target, 2 * MaxMaps, func(*outboundStream, *mapsyncv1.MapSubscription) {}},
 		"map name of 0 bytes":               {target, 0, func(_ *outboundStream, m *mapsyncv1.MapSubscription) { m.Name = "" }},
 		"which is this node's own":          {table.Owner{Node: "b", Incarnation: 1}, 0, func(*outboundStream, *mapsyncv1.MapSubscription) {}},
@@ -117,7 +117,7 @@ func TestSubscriptionValidation(t *testing.T) {
 		r, _ := newTestReplicator(t)
 		s := newOutboundStream(r, c.owner, &responseRecorder{})
 		for i := range c.first {
-			if err := s.subscribe(subscription(uint32(i+1), fmt.Sprint("map ", i+1), layout)); err != nil {
+			if err := s.subscribe(subscription(uint32(i+1), fmt.Sprint("map", i+1), layout)); err != nil {
 				t.Fatalf("%s: subscription %d: got %v, want nil", want, i+1, err)
 			}
 		}

@@ -176,7 +176,7 @@ func TestLocalMapValidation(t *testing.T) {
 		"with 9+16 bytes on a table of 8+16": {"m", newTable(t, self, false), layout(9, 16)},
 		"with 8+17 bytes on a table of 8+16": {"m", newTable(t, self, false), layout(8, 17)},
 		"entries of 32769 bytes":             {"m", newSizedTable(t, self, 1, maxEntryBytes, false), layout(1, maxEntryBytes)},
-		"node name of 0 bytes":               {"", newTable(t, self, false), layout(8, 16)},
+		`node name "" of 0 bytes`:            {"", newTable(t, self, false), layout(8, 16)},
 		"check schema":                       {"m", newTable(t, self, false), with(layout(8, 16), &schema.Schema{Map: "m"})},
 		"a schema of 8+40 bytes":             {"m", newTable(t, self, false), with(layout(8, 16), schematest.OldVersion())},
 		"a schema of 4+":                     {"m", newSizedTable(t, self, 8, schematest.InterfaceKey().Value.Size, false), with(layout(8, schematest.InterfaceKey().Value.Size), schematest.InterfaceKey())},
@@ -208,7 +208,7 @@ func TestLocalMapValidation(t *testing.T) {
 	if len(generations) != MaxMaps-2 {
 		t.Errorf("generations: got %d of %d maps, want a different one for each map", len(generations), MaxMaps-2)
 	}
-	if err := r.AddMap("one more", layout(8, 16), newTable(t, self, false)); !errors.Is(err, ErrMap) {
+	if err := r.AddMap("one-more", layout(8, 16), newTable(t, self, false)); !errors.Is(err, ErrMap) {
 		t.Errorf("map %d: got %v, want ErrMap", MaxMaps+1, err)
 	}
 	if r.RemoveMap("m0"); !wasWoken(r.wake) || r.localMaps()["m0"] != nil {

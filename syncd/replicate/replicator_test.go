@@ -27,8 +27,8 @@ func TestMaxMaps(t *testing.T) {
 	if err := r.AddMap("last", testLayout, tb); err != nil || len(r.localMaps()) != MaxMaps {
 		t.Fatalf("map %d: got %v, want no error and %d maps", MaxMaps, err, MaxMaps)
 	}
-	err := r.AddMap("one more", testLayout, tb)
-	if !errors.Is(err, ErrMap) || !strings.Contains(err.Error(), `add map "one more" as number 1025`) || len(r.localMaps()) != MaxMaps {
+	err := r.AddMap("one-more", testLayout, tb)
+	if !errors.Is(err, ErrMap) || !strings.Contains(err.Error(), `add map "one-more" as number 1025`) || len(r.localMaps()) != MaxMaps {
 		t.Errorf("map above the maximum: got %v, want ErrMap", err)
 	}
 	err = r.AddMap("last", testLayout, tb)
@@ -101,7 +101,7 @@ func TestRefusedMapChangesNothing(t *testing.T) {
 		"the table of another node":          r.AddMap("m", testLayout, foreign),
 		"with 9+16 bytes on a table of 8+16": r.AddMap("m", Layout{KeySize: 9, ValueSize: 16}, tb),
 		"with 8+15 bytes on a table of 8+16": r.AddMap("m", Layout{KeySize: 8, ValueSize: 15}, tb),
-		"node name of 256 bytes":             r.AddMap(strings.Repeat("m", 256), testLayout, tb),
+		"of 256 bytes: malformed":            r.AddMap(strings.Repeat("m", 256), testLayout, tb),
 	} {
 		if !errors.Is(err, ErrMap) || !strings.Contains(err.Error(), want) {
 			t.Errorf("add map: want error %q, got: %v", want, err)

@@ -287,10 +287,11 @@ func TestInvalidCallersAreRefused(t *testing.T) {
 	})
 	for want, m := range map[string]*mapsyncv1.SubscribeRequest{
 		"certificate is for node c":        hello("d"),
-		"node name of 0 bytes":             hello(""),
+		`name "" of 0 bytes`:               hello(""),
+		`name "\x1b]0;x\a" of 6 bytes`:     hello("\x1b]0;x\a"),
 		"must be a hello":                  {},
 		"protocol versions 0 to 0":         {Message: &mapsyncv1.SubscribeRequest_Hello{Hello: &mapsyncv1.Hello{Self: &mapsyncv1.Incarnation{Node: "b"}}}},
-		"node name of 256 bytes":           hello(strings.Repeat("x", 256)),
+		`of 256 bytes: malformed`:          hello(strings.Repeat("x", 256)),
 		"larger than max":                  hello(strings.Repeat("x", maxRequestBytes)),
 		"request of type <nil>: protocol ": nil,
 	} {
@@ -309,7 +310,7 @@ func TestInvalidCallersAreRefused(t *testing.T) {
 			}
 		}
 	}
-	poll.Within(t, deadline, "each request is counted once", func() bool { return a.r.Stats().BadRequests == 7 })
+	poll.Within(t, deadline, "each request is counted once", func() bool { return a.r.Stats().BadRequests == 8 })
 }
 
 // TestUnreadableRequestsAreCounted checks that requests which gRPC cannot read are counted, as

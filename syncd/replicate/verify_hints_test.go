@@ -93,9 +93,11 @@ func TestHintAddressValidation(t *testing.T) {
 	for addr, want := range map[string]string{
 		"192.0.2.1:1":                   "",
 		strings.Repeat("h", 298) + ":1": "",
-		strings.Repeat("h", 299) + ":1": "address of 301 bytes",
+		strings.Repeat("h", 299) + ":1": "of 301 bytes",
 		"192.0.2.1":                     "missing port",
 		"":                              "missing port",
+		"192.0.2.1\n:1":                 `address "192.0.2.1\n:1"`,
+		"192.0.2.1\u202e:1":             `address "192.0.2.1\u202e:1"`,
 	} {
 		err := checkAddress(addr)
 		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {

@@ -5,6 +5,7 @@ import (
 	"net"
 	"time"
 
+	"mapsync/printable"
 	"mapsync/syncd/replicate/wire"
 )
 
@@ -49,10 +50,10 @@ func (r *Replicator) Discover(hints []Peer) {
 // validPeer reports whether the name and the address of a node are well-formed.
 func validPeer(p Peer) bool { return wire.CheckName(p.Node) == nil && checkAddress(p.Addr) == nil }
 
-// checkAddress returns an error if an address is too long or not host:port.
+// checkAddress returns an error if an address is too long, not printable or not host:port.
 func checkAddress(addr string) error {
-	if len(addr) > maxAddressBytes {
-		return fmt.Errorf("address of %d bytes", len(addr))
+	if len(addr) > maxAddressBytes || !printable.IsName(addr) {
+		return fmt.Errorf("address %.64q of %d bytes", addr, len(addr))
 	}
 	_, _, err := net.SplitHostPort(addr)
 	return err

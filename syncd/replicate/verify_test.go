@@ -1,6 +1,7 @@
 package replicate
 
 import (
+	"fmt"
 	"net"
 	"strings"
 	"sync"
@@ -167,7 +168,7 @@ func TestDiscoveredNodesAreBounded(t *testing.T) {
 	r, _ := newTestReplicator(t)
 	hints := make([]Peer, 3*maxDiscovered)
 	for i := range hints {
-		hints[i] = Peer{Node: "ghost" + string(key(i)), Incarnation: 1, Addr: "192.0.2.1:1"}
+		hints[i] = Peer{Node: fmt.Sprintf("ghost%x", key(i)), Incarnation: 1, Addr: "192.0.2.1:1"}
 	}
 	r.Discover(hints)
 	if n := len(r.verifier.nodes); n != maxDiscovered {
@@ -184,7 +185,7 @@ func TestIntroducedNodesAreBounded(t *testing.T) {
 	r, _ := newTestReplicator(t)
 	r.Discover(nil)
 	for i := range 2 * maxDiscovered {
-		r.handleIntroduction(Peer{Node: "caller" + string(key(i)), Incarnation: 1}.owner(), "192.0.2.1:1")
+		r.handleIntroduction(Peer{Node: fmt.Sprintf("caller%x", key(i)), Incarnation: 1}.owner(), "192.0.2.1:1")
 	}
 	if n := len(r.verifier.nodes); n != maxDiscovered {
 		t.Errorf("discovered nodes: got %d, want %d", n, maxDiscovered)

@@ -5,8 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"unicode"
-	"unicode/utf8"
+
+	"mapsync/printable"
 )
 
 // Limits of schemas that peers send.
@@ -205,15 +205,5 @@ func isIdentifier(s string) bool {
 	return s != "" && len(s) <= maxName
 }
 
-// isText reports whether s can be displayed on a terminal and has at most most bytes.
-func isText(s string, most int) bool {
-	if len(s) > most || !utf8.ValidString(s) {
-		return false
-	}
-	for _, c := range s {
-		if unicode.IsControl(c) && c != '\n' && c != '\t' {
-			return false
-		}
-	}
-	return true
-}
+// isText reports whether s can be displayed in a line of a terminal and has at most most bytes.
+func isText(s string, most int) bool { return len(s) <= most && printable.Is(s) }

@@ -1,8 +1,9 @@
 package schema
 
 import (
-	"unicode/utf8"
 	"unsafe"
+
+	"mapsync/printable"
 )
 
 // encodeGeneric encodes a field without an op code of its own. base is the address of its struct.
@@ -111,12 +112,7 @@ func (e *encoding) name(index uint64) string {
 
 // isLink reports whether name is valid as a name of an interface.
 func isLink(name string) bool {
-	for i := range len(name) {
-		if name[i] == 0 {
-			return false
-		}
-	}
-	return name != "" && len(name) <= maxLink && utf8.ValidString(name)
+	return name != "" && len(name) <= maxLink && printable.IsName(name)
 }
 
 // byteArrays writes one record of bytes per element.

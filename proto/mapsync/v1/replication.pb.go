@@ -301,7 +301,7 @@ func (Operation) EnumDescriptor() ([]byte, []int) {
 // Incarnation identifies one process life of a node.
 type Incarnation struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Name of the node, 1 to 255 bytes.
+	// Name of the node: 1 to 255 bytes, printable and without spaces.
 	Node string `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`
 	// Start time of the process: wall clock, in Unix nanoseconds.
 	Number        uint64 `protobuf:"fixed64,2,opt,name=number,proto3" json:"number,omitempty"`

@@ -5,10 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"unicode/utf8"
 
 	"google.golang.org/protobuf/encoding/protowire"
 
+	"mapsync/printable"
 	mapsyncv1 "mapsync/proto/mapsync/v1"
 	"mapsync/syncd/table"
 )
@@ -322,11 +322,11 @@ func consumeOwner(b []byte) (w Owner, n int, err error) {
 }
 
 // CheckName returns an error that wraps ErrMalformed if the name of a node or map is empty, longer than
-// MaxName bytes, or not UTF-8. Names appear in logs, in labels of metrics and as keys of maps, so all
-// nodes use the same limits.
+// MaxName bytes, or has spaces or characters that are not printable. Names appear in logs, on terminals, in
+// labels of metrics and as keys of maps, so all nodes use the same limits.
 func CheckName[S string | []byte](name S) error {
-	if len(name) == 0 || len(name) > MaxName || !utf8.ValidString(string(name)) {
-		return fmt.Errorf("read node name of %d bytes: %w", len(name), ErrMalformed)
+	if len(name) == 0 || len(name) > MaxName || !printable.IsName(string(name)) {
+		return fmt.Errorf("read node name %.64q of %d bytes: %w", name, len(name), ErrMalformed)
 	}
 	return nil
 }

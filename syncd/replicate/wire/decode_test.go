@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"unicode"
 
 	"github.com/google/go-cmp/cmp"
 	"google.golang.org/protobuf/encoding/protowire"
@@ -225,7 +226,7 @@ func TestDecodeStockEncodedBatch(t *testing.T) {
 
 func drawOwner(t *rapid.T) *mapsyncv1.Incarnation {
 	return &mapsyncv1.Incarnation{
-		Node:   rapid.StringN(1, 60, MaxName).Draw(t, "node"),
+		Node:   rapid.StringOfN(rapid.RuneFrom(nil, unicode.L, unicode.M, unicode.N, unicode.P, unicode.S), 1, 60, MaxName).Draw(t, "node"),
 		Number: rapid.Uint64().Draw(t, "number"),
 	}
 }

@@ -56,11 +56,12 @@ func TestInvalidDigests(t *testing.T) {
 		return nodes
 	}
 	for want, m := range map[string]*mapsyncv1.Digest{
-		"read 129 digests, more than 128": {Nodes: many(MaxDigests + 1)},
-		"read node name of 0 bytes":       {Nodes: []*mapsyncv1.NodeDigest{{}}},
-		"a second digest of \"x\"":        {Nodes: []*mapsyncv1.NodeDigest{{Node: "x"}, {Node: "y"}, {Node: "x"}}},
-		"parts of 7 bytes":                {Nodes: []*mapsyncv1.NodeDigest{{Node: "x", Buckets: make([]byte, 7)}}},
-		"parts of 9 bytes":                {Orphaned: &mapsyncv1.NodeDigest{Buckets: make([]byte, 9)}},
+		"read 129 digests, more than 128":   {Nodes: many(MaxDigests + 1)},
+		`read node name "" of 0 bytes`:      {Nodes: []*mapsyncv1.NodeDigest{{}}},
+		`read node name "x\x1b" of 2 bytes`: {Nodes: []*mapsyncv1.NodeDigest{{Node: "x\x1b"}}},
+		"a second digest of \"x\"":          {Nodes: []*mapsyncv1.NodeDigest{{Node: "x"}, {Node: "y"}, {Node: "x"}}},
+		"parts of 7 bytes":                  {Nodes: []*mapsyncv1.NodeDigest{{Node: "x", Buckets: make([]byte, 7)}}},
+		"parts of 9 bytes":                  {Orphaned: &mapsyncv1.NodeDigest{Buckets: make([]byte, 9)}},
 	} {
 		if _, err := DigestsFromProto(m); !errors.Is(err, ErrMalformed) || !strings.Contains(err.Error(), want) {
 			t.Errorf("digests: want error %q, got %v", want, err)
@@ -95,6 +96,7 @@ func TestBucketSetsOnTheWire(t *testing.T) {
 func TestNames(t *testing.T) {
 	for name, valid := range map[string]bool{
 		"": false, "x": true, "ä": true, "\xff": false,
+		"a b": false, "a\n": false, "\x1b]0;a\a": false, "a\u009b1m": false, "a\u202eb": false, "a\u200b": false,
 		strings.Repeat("n", MaxName): true, strings.Repeat("n", MaxName+1): false,
 	} {
 		if err := CheckName(name); (err == nil) != valid || err != nil && !errors.Is(err, ErrMalformed) {

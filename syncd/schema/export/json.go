@@ -3,6 +3,7 @@ package export
 import (
 	"encoding/hex"
 
+	"mapsync/printable"
 	"mapsync/syncd/schema"
 )
 
@@ -39,7 +40,7 @@ func (w *writer) number(f *schema.Field, n uint64) {
 	w.quote(w.json && f.Size > 4)
 }
 
-// appendQuoted appends s as a JSON string, with the escapes of [encoding/json].
+// appendQuoted appends s as a JSON string of printable characters. Of these, it escapes the same as [encoding/json].
 func appendQuoted(dst []byte, s string) []byte {
 	dst = append(dst, '"')
 	if Plain(s) {
@@ -63,13 +64,11 @@ func Plain(s string) bool {
 
 func appendQuotedRune(dst []byte, r rune) []byte {
 	const digits = "0123456789abcdef"
-	switch {
-	case r == '"' || r == '\\':
+	switch r {
+	case '"', '\\':
 		return append(dst, '\\', byte(r))
-	case r < ' ' || 0x7f <= r && r < 0xa0 || r == '<' || r == '>' || r == '&':
+	case '<', '>', '&':
 		return append(dst, '\\', 'u', '0', '0', digits[r>>4], digits[r&0xf])
-	case r == '\u2028' || r == '\u2029':
-		return append(dst, '\\', 'u', '2', '0', '2', digits[r&0xf])
 	}
-	return append(dst, string(r)...)
+	return printable.AppendRune(dst, r)
 }

@@ -9,11 +9,14 @@ import (
 	"strconv"
 	"time"
 
+	"mapsync/printable"
 	"mapsync/syncd/schema"
 )
 
 // Printer writes entries as text and as JSON, directly from struct bytes. Its only state is its
 // fields, and it is safe for concurrent use.
+//
+// Names of interfaces and values have escapes in place of characters that are not printable, in both formats.
 //
 // The text format is for display: {saddr=10.0.0.1 dport=443}. It omits fields that are zero, and
 // the trailing zero elements of arrays. A map without BTF has only bytes, which are written in hex.
@@ -239,7 +242,7 @@ func (w *writer) string(s string) {
 	if w.json {
 		w.dst = appendQuoted(w.dst, s)
 	} else {
-		w.dst = append(w.dst, s...)
+		w.dst = printable.Append(w.dst, s)
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"math"
 	"testing"
 
+	"mapsync/printable"
 	"mapsync/syncd/schema"
 	"mapsync/syncd/schema/export"
 	"mapsync/syncd/schema/schematest"
@@ -68,6 +69,25 @@ func TestPrinterJSON(t *testing.T) {
 	}
 	equal(t, "load", decoded.Load.(string), "-Infinity")
 	equal(t, "lock", decoded.Lock.(string), "c8c9cacb")
+}
+
+// TestPrinterEscapesNames prints an interface and a value of an enum whose names have control characters, quotation marks
+// and letters.
+func TestPrinterEscapesNames(t *testing.T) {
+	const name = "\x1b]0;é\"\u202e"
+	s := schematest.Conntrack()
+	s.Value.Fields[1].Enum = &schema.Enum{Values: []schema.EnumValue{{Name: "a\n" + name}}}
+	p := export.NewPrinter(s, schematest.Links{2: name})
+	key, _ := schematest.Entry()
+	equal(t, "key", string(p.AppendKey(nil, key)), `{saddr=10.0.0.1 vip=192.0.2.1 sport=443 proto=TCP zone=7 dev=\u001b]0;é"\u202e}`)
+	var decoded struct{ Dev, State string }
+	for _, encoded := range [][]byte{p.AppendJSONKey(nil, key), p.AppendJSONValue(nil, make([]byte, s.Value.Size), nil)} {
+		if err := json.Unmarshal(encoded, &decoded); err != nil || !printable.Is(string(encoded)) {
+			t.Errorf("JSON: got %q, error %v, want valid JSON of printable characters", encoded, err)
+		}
+	}
+	equal(t, "interface", decoded.Dev, name)
+	equal(t, "value of the enum", decoded.State, "a\n"+name)
 }
 
 func TestPrinterOpaqueAndPerCPU(t *testing.T) {

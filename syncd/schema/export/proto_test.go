@@ -187,7 +187,7 @@ func TestProtoNames(t *testing.T) {
 	}
 	var fields []schema.Field
 	add := func(f schema.Field) {
-		f.Number, f.Offset, f.Size, f.Type, f.Doc = len(fields)+1, 4*len(fields), 4, "int", "a\n*/ doc"
+		f.Number, f.Offset, f.Size, f.Type, f.Doc = len(fields)+1, 4*len(fields), 4, "int", "a */ doc"
 		fields = append(fields, f)
 	}
 	for _, name := range []string{
@@ -222,9 +222,9 @@ func TestProtoNames(t *testing.T) {
 			{Name: "x", Number: i + 1, Size: 4, Kind: schema.KindSint, Type: "int"},
 		}}})
 	}
-	m := &schema.Message{Name: "x\n*/", Size: 4 * len(fields), Fields: fields}
+	m := &schema.Message{Name: "x */", Size: 4 * len(fields), Fields: fields}
 	key := &schema.Message{Name: "k", Size: 4, Fields: []schema.Field{{Name: "k", Number: 1, Size: 4, Kind: schema.KindUint}}}
-	for _, name := range []string{"x", "", "1", "hello", "map", "\"\t\n*/ {{.Key}}", "\u00e9\u2028message", "delta"} {
+	for _, name := range []string{"x", "", "1", "hello", "map", "\" */ {{.Key}}", "\u00e9message", "delta"} {
 		file := compile(t, protoFile(t, &schema.Schema{Map: name, Key: key, Value: m}))
 		value := file.Messages().Get(1)
 		renamed := map[string]protoreflect.Name{
@@ -250,5 +250,12 @@ func TestProtoRefusesInvalidSchema(t *testing.T) {
 	s.Key.Fields[0].Number = 19000
 	if err := export.Proto(io.Discard, s); !errors.Is(err, schema.ErrType) {
 		t.Errorf("export with field number 19000: got %v, want schema.ErrType", err)
+	}
+	for _, name := range []string{"ct\n*/", "ct\x1b", "ct\u2028", "ct\xff"} {
+		s := schematest.Conntrack()
+		s.Map = name
+		if err := export.Proto(io.Discard, s); !errors.Is(err, schema.ErrType) {
+			t.Errorf("export of map %q: got %v, want schema.ErrType", name, err)
+		}
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strings"
 
+	"mapsync/printable"
 	"mapsync/syncd/schema"
 )
 
@@ -168,12 +169,5 @@ func writeComment(out *bytes.Buffer, indent, text string) {
 	out.WriteString(line + "\n")
 }
 
-// oneLine replaces the characters that would end a comment.
-func oneLine(s string) string {
-	return strings.Map(func(r rune) rune {
-		if r < ' ' || r == 0x7f || r == '\u2028' || r == '\u2029' || r == '\ufffd' {
-			return ' '
-		}
-		return r
-	}, s)
-}
+// oneLine returns a text that neither ends a comment nor a line of a table.
+func oneLine(s string) string { return printable.Text(strings.Join(strings.Fields(s), " ")) }

@@ -753,7 +753,7 @@ func (x *Hello) GetSelf() *Incarnation {
 // Incarnation identifies one process life of a node or client.
 type Incarnation struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Name of the node or client, 1 to 255 bytes.
+	// Name of the node or client: 1 to 255 bytes, printable and without spaces.
 	Node string `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`
 	// Start time of the process: wall clock, in Unix nanoseconds.
 	Number        uint64 `protobuf:"fixed64,2,opt,name=number,proto3" json:"number,omitempty"`
