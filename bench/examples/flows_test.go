@@ -93,7 +93,7 @@ func TestFlowsFollowsNode(t *testing.T) {
 			t.Log("skipped line: ", line)
 		}
 	}
-	want("10.1.2.3:1001 > 192.0.2.1:443", "state=3", "backend=10.200.0.7:8080", "packets=11", "owner=lb1")
+	want("10.1.2.3:1001 > 192.0.2.1:443", "state=3", "backend=10.200.0.7:8080", "packets=11", `owner="lb1"`)
 	want("-- caught up")
 	write(table.OpUpdate, 2)
 	want("10.1.2.3:1002 > 192.0.2.1:443", "packets=12", "used="+time.Now().UTC().Format("2006-01-02T15"))

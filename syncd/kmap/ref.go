@@ -7,6 +7,8 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+
+	"mapsync/printable"
 )
 
 // ErrNotFound is returned, wrapped, if no map matches a [Ref]. The map may be created later: see
@@ -65,6 +67,9 @@ func parseOuter(s string) (Ref, error) {
 	}
 	switch kind {
 	case "name":
+		if !printable.IsName(rest) {
+			return Ref{}, fmt.Errorf("parse map reference %q: a name has printable characters without spaces", s)
+		}
 		return Ref{Name: rest}, nil
 	case "pin":
 		if !path.IsAbs(rest) {

@@ -176,6 +176,38 @@ func TestMalformed(t *testing.T) {
 	}
 }
 
+// TestInterfaceNames: names with control or format characters or with spaces are malformed when they arrive, and are not sent.
+func TestInterfaceNames(t *testing.T) {
+	s := oneValue(Field{Name: "dev", Size: 4, Kind: KindIfname})
+	for name, valid := range map[string]bool{
+		"eth0": true, "eth0.7@é": true, "e\x1b]0;": false, "e\n": false, "e\u202e": false, "e\u009b": false, "e 0": false, "e\xff": false,
+	} {
+		links := namedLink(name)
+		enc, err := NewEncoder(s, links)
+		if err != nil {
+			t.Fatal(err)
+		}
+		dec, err := NewDecoder(s, s, links)
+		if err != nil {
+			t.Fatal(err)
+		}
+		value := []byte{1, 0, 0, 0}
+		if _, err := enc.AppendNamedValue(nil, value, nil); (err == nil) != valid {
+			t.Errorf("encode %q: got error %v, want sent %t", name, err, valid)
+		}
+		wire := append([]byte{0x0a, byte(len(name))}, name...)
+		if err := dec.Value(value, wire, nil); errors.Is(err, ErrMalformed) == valid {
+			t.Errorf("decode %q: got error %v, want valid %t", name, err, valid)
+		}
+	}
+}
+
+// namedLink is the name of interface 1.
+type namedLink string
+
+func (l namedLink) Name(uint32) (string, bool)       { return string(l), true }
+func (l namedLink) Index(name string) (uint32, bool) { return 1, name == string(l) }
+
 func TestPadding(t *testing.T) {
 	s := oneValue(Field{Name: "a", Size: 1, Kind: KindUint})
 	s.Key = &Message{Size: 21, Fields: []Field{

@@ -31,7 +31,7 @@ func main() {
 		}
 	}
 	if err != nil {
-		fmt.Fprintln(os.Stderr, "bundling:", err)
+		fmt.Fprintf(os.Stderr, "bundling: %q\n", err) // the node chooses the text of some errors
 		os.Exit(1)
 	}
 }

@@ -43,7 +43,7 @@ func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
 	if err := follow(ctx, &o); err != nil && ctx.Err() == nil {
-		fmt.Fprintln(os.Stderr, "flows:", err)
+		fmt.Fprintf(os.Stderr, "flows: %q\n", err) // the node chooses the text
 		os.Exit(1)
 	}
 }
@@ -102,16 +102,21 @@ func secure(o *options) (credentials.TransportCredentials, error) {
 	}), nil
 }
 
+// printBatch prints the records of a batch. It quotes the names of nodes, which could control the terminal.
 func printBatch(b *ctmap.Batch) {
+	owners := b.GetOwners()
 	for _, d := range b.GetDeltas() {
+		if int(d.GetOwner()) >= len(owners) {
+			continue // malformed
+		}
 		k, v := d.GetKey(), d.GetValue()
 		flow := fmt.Sprintf("%s:%d > %s:%d", address(k.GetSaddr()), k.GetSport(), address(k.GetDaddr()), k.GetDport())
-		owner := b.GetOwners()[d.GetOwner()].GetNode()
+		owner := owners[d.GetOwner()].GetNode()
 		if d.GetOperation() == ctmap.Operation_OPERATION_DELETE {
-			fmt.Printf("%s closed owner=%s\n", flow, owner)
+			fmt.Printf("%s closed owner=%q\n", flow, owner)
 			continue
 		}
-		fmt.Printf("%s state=%d backend=%s:%d packets=%d used=%s owner=%s\n", flow, v.GetState(),
+		fmt.Printf("%s state=%d backend=%s:%d packets=%d used=%s owner=%q\n", flow, v.GetState(),
 			address(v.GetNat().GetDaddr()), v.GetNat().GetDport(), v.GetPackets(),
 			time.Unix(0, v.GetLastUsed()).UTC().Format(time.RFC3339Nano), owner)
 	}
