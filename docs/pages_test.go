@@ -92,7 +92,7 @@ func cloneProject(t *testing.T) string {
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	for _, name := range []string{"Makefile", "go.mod", "go.sum", "bpf", "docs", "peers", "proto", "scripts", "syncd"} {
+	for _, name := range []string{"Makefile", "go.mod", "go.sum", "bpf", "docs", "peers", "printable", "proto", "scripts", "syncd"} {
 		if out, err := exec.Command("cp", "-a", filepath.Join("..", name), dir).CombinedOutput(); err != nil {
 			t.Fatalf("copy %s: got error %v, want none\n%s", name, err, out)
 		}
