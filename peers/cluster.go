@@ -116,6 +116,16 @@ func New(opts Options) (*Cluster, error) {
 		return nil, fmt.Errorf("check gossip options: %w", err)
 	}
 	ctx, hangUp := context.WithCancel(context.Background())
+	c := newCluster(opts, hangUp)
+	if err := c.create(ctx); err != nil {
+		hangUp()
+		return nil, fmt.Errorf("start gossip on %s: %w", opts.BindAddr, err)
+	}
+	return c, nil
+}
+
+// newCluster returns a Cluster without memberlist. Its options are valid.
+func newCluster(opts Options, hangUp context.CancelFunc) *Cluster {
 	joined := make(chan struct{})
 	c := &Cluster{
 		opts:           opts,
@@ -134,11 +144,7 @@ func New(opts Options) (*Cluster, error) {
 		subscribers:    make(map[int]chan<- struct{}),
 	}
 	c.memberlistLog = newMemberlistLog(c)
-	if err := c.create(ctx); err != nil {
-		hangUp()
-		return nil, fmt.Errorf("start gossip on %s: %w", opts.BindAddr, err)
-	}
-	return c, nil
+	return c
 }
 
 // create binds and starts memberlist.
@@ -147,19 +153,16 @@ func (c *Cluster) create(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	conf, err := c.opts.memberlistConfig()
+	conf, err := c.memberlistConfig()
 	if err != nil {
 		return err
 	}
-	c.keyring = conf.Keyring
-	conf.Logger = log.New(c.memberlistLog, "", 0)
-	conf.Delegate, conf.Events, conf.Conflict, conf.Alive = delegate{c}, delegate{c}, delegate{c}, delegate{c}
 	inner, err := listen(bind, conf.Logger)
 	if err != nil {
 		return err
 	}
 	c.limiter = NewLimiter(gossipLimits(conf.TCPTimeout), c.log)
-	bounded := newTransport(ctx, inner, c.limiter, conf)
+	bounded := newTransport(ctx, inner, c)
 	c.meter = &bounded.meter
 	conf.Transport = bounded
 	conf.BindAddr, conf.BindPort = bind.Addr().String(), inner.GetAutoBindPort()
@@ -173,6 +176,18 @@ func (c *Cluster) create(ctx context.Context) error {
 		return errors.Join(err, bounded.Shutdown())
 	}
 	return nil
+}
+
+// memberlistConfig returns the settings of memberlist, which calls c. It sets the keyring of c.
+func (c *Cluster) memberlistConfig() (*memberlist.Config, error) {
+	conf, err := c.opts.memberlistConfig()
+	if err != nil {
+		return nil, err
+	}
+	c.keyring = conf.Keyring
+	conf.Logger = log.New(c.memberlistLog, "", 0)
+	conf.Delegate, conf.Events, conf.Conflict, conf.Alive = delegate{c}, delegate{c}, delegate{c}, delegate{c}
+	return conf, nil
 }
 
 // GossipAddr returns the IP:port that this node advertises for gossip.

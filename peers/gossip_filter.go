@@ -1,6 +1,7 @@
 package peers
 
 import (
+	"bufio"
 	"bytes"
 	"crypto/aes"
 	"crypto/cipher"
@@ -20,15 +21,18 @@ import (
 //   - version 0 of the encryption, whose padding memberlist trusts
 //   - an encrypted message of 0 bytes
 //   - compressed messages, of up to 40 MiB each
-//   - application messages
+//   - application messages, and messages of unknown types
 //   - states of a million nodes, for which memberlist allocates memory at once
+//   - values of types that syncd never sends: see valueReader
 const (
 	encryptionVersion = 1
 	encryptionNonce   = 12
 
+	messageDead       = 5 // the last of the messages about a node: ping, indirect ping, acknowledgement, suspect, alive, dead
 	messageCompound   = 7
 	messageCompressed = 9
 	messageEncrypted  = 10 // in a stream, a length of 4 bytes and the ciphertext follow
+	messageNack       = 11
 	messageChecksum   = 12 // a checksum of 4 bytes and a message follow
 
 	streamHead = 5
@@ -53,10 +57,14 @@ func (t *transport) acceptsPacket(p *memberlist.Packet) bool {
 			return true // encrypted with another key; memberlist reports it
 		}
 	}
-	if ok && !hasCompressed(message, 0) {
+	switch {
+	case ok && decodable(message, 0):
 		return true
+	case t.keyring == nil && message[0] == encryptionVersion:
+		t.encrypted(p.From) // the version of the encryption is also the type of an indirect ping
+	default:
+		t.limiter.rejectEncoding(p.From)
 	}
-	t.limiter.rejectEncoding(p.From)
 	return false
 }
 
@@ -89,37 +97,46 @@ func decryptGossip(keys [][]byte, message, authenticated []byte) (decrypted []by
 // maxCompound is the maximum nesting depth of the messages in a packet. syncd nests them once.
 const maxCompound = 3
 
-// hasCompressed reports whether a packet contains a compressed message, or messages nested deeper than
-// maxCompound.
-func hasCompressed(message []byte, depth int) bool {
+// decodable reports whether memberlist may decode a packet: whether its messages are of known types, neither compressed nor nested
+// deeper than maxCompound, and whether each is a map that valueReader accepts.
+func decodable(message []byte, depth int) bool {
 	if len(message) >= streamHead && message[0] == messageChecksum {
 		message = message[streamHead:]
 	}
 	switch {
 	case len(message) == 0:
-		return false
-	case message[0] == messageCompressed || depth > maxCompound:
-		return true
-	case message[0] != messageCompound || len(message) < 2:
-		return false
+		return true // memberlist drops it
+	case message[0] == messageCompound:
+		return depth <= maxCompound && decodableParts(message[1:], depth+1)
+	case message[0] <= messageDead || message[0] == messageNack:
+		values := valueReader{from: bytes.NewReader(message[1:])}
+		return values.skipMap() == nil
 	}
-	count := int(message[1])
-	lengths, parts := message[2:], message[2:]
+	return false
+}
+
+// decodableParts is decodable for the messages of a compound message. memberlist drops the incomplete ones.
+func decodableParts(message []byte, depth int) bool {
+	if len(message) == 0 {
+		return true
+	}
+	count := int(message[0])
+	lengths, parts := message[1:], message[1:]
 	if len(lengths) < 2*count {
-		return false // memberlist drops it
+		return true
 	}
 	parts = parts[2*count:]
 	for i := range count {
 		n := int(binary.BigEndian.Uint16(lengths[2*i:]))
 		if n > len(parts) {
-			return false
-		}
-		if hasCompressed(parts[:n], depth+1) {
 			return true
+		}
+		if !decodable(parts[:n], depth) {
+			return false
 		}
 		parts = parts[n:]
 	}
-	return false
+	return true
 }
 
 // Types of messages that syncd sends first in a stream, besides an encrypted message.
@@ -177,7 +194,7 @@ func (g *streamFilter) Read(p []byte) (int, error) {
 	return g.from.Read(p)
 }
 
-// check reads and checks the first message. It reads only the head of an unencrypted state exchange.
+// check reads and checks the first message.
 func (g *streamFilter) check() error {
 	g.first = make([]byte, 1, streamHead)
 	if g.opened {
@@ -188,9 +205,9 @@ func (g *streamFilter) check() error {
 		return err
 	}
 	if g.keyring == nil {
-		var head bytes.Buffer
-		err := checkStream(g.first[0], io.TeeReader(g.from, &head))
-		g.first = append(g.first, head.Bytes()...)
+		var read bytes.Buffer
+		err := checkStream(g.first[0], bufio.NewReader(io.TeeReader(g.from, &read)))
+		g.first = append(g.first, read.Bytes()...)
 		return err
 	}
 	if g.first[0] != messageEncrypted {
@@ -232,21 +249,42 @@ func (g *streamFilter) checkLabel() error {
 	return nil
 }
 
-// checkStream checks the type of a stream's message and, for a state exchange, its head.
+// checkStream checks the type of a stream's message and its values. It reads no further than to the end of the message, except into
+// the buffer of rest.
 func checkStream(kind byte, rest io.Reader) error {
+	values := valueReader{from: rest}
 	switch kind {
-	case messagePing, messageAck, messageError, messageEncrypted: // without a key, memberlist reports an encrypted message
-		return nil
+	case messageEncrypted:
+		return nil // without a key, memberlist reports it
+	case messagePing, messageAck, messageError:
+		return values.skipMap()
 	case messagePushPull:
-		var h pushPullHead
-		if err := codec.NewDecoder(io.LimitReader(rest, maxPushPullHead), &codec.MsgpackHandle{}).Decode(&h); err != nil {
-			return fmt.Errorf("read the head of a state exchange: %w", err)
+		nodes, err := announcedNodes(rest)
+		for range nodes {
+			if err == nil {
+				err = values.skipMap()
+			}
 		}
-		if h.Nodes >= 0 && h.Nodes <= maxAnnounced && h.UserStateLen == 0 {
-			return nil
-		}
+		return err
 	}
 	return errEncoding
+}
+
+// announcedNodes reads the head of a state exchange and returns the number of nodes that follow.
+func announcedNodes(rest io.Reader) (nodes int, err error) {
+	var head bytes.Buffer
+	values := valueReader{from: io.TeeReader(io.LimitReader(rest, maxPushPullHead), &head)}
+	if err := values.skipMap(); err != nil {
+		return 0, fmt.Errorf("read the head of a state exchange: %w", err)
+	}
+	var h pushPullHead
+	if err := codec.NewDecoder(&head, &codec.MsgpackHandle{}).Decode(&h); err != nil {
+		return 0, fmt.Errorf("decode the head of a state exchange: %w", err)
+	}
+	if h.Nodes < 0 || h.Nodes > maxAnnounced || h.UserStateLen != 0 {
+		return 0, errEncoding
+	}
+	return h.Nodes, nil
 }
 
 // filteredConn is a connection whose first message passes a streamFilter.

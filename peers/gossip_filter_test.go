@@ -1,10 +1,15 @@
 package peers
 
 import (
+	"bufio"
+	"bytes"
 	"crypto/aes"
 	"crypto/cipher"
 	"encoding/binary"
+	"errors"
+	"io"
 	"net"
+	"runtime"
 	"slices"
 	"testing"
 	"time"
@@ -55,7 +60,7 @@ func TestCompressedGossipIsRejected(t *testing.T) {
 		}
 		return append(b, slices.Concat(parts...)...)
 	}
-	ping := []byte{0, 1}
+	ping := []byte{messagePing, 0x80}
 	deep := ping
 	for range maxCompound + 2 {
 		deep = compound(deep)
@@ -72,6 +77,9 @@ func TestCompressedGossipIsRejected(t *testing.T) {
 		found   bool
 	}{
 		{bomb, true},
+		{[]byte{messageEncrypted, 0x80}, true},
+		{[]byte{8, 0x80}, true}, // of an application
+		{[]byte{244, 1, 'x', messagePing, 0x80}, true},
 		{compound(ping, bomb), true},
 		{compound(ping, compound(bomb)), true},
 		{deep, true},
@@ -81,8 +89,8 @@ func TestCompressedGossipIsRejected(t *testing.T) {
 		{nil, false},
 		{[]byte{messageCompound, 200}, false},
 	} {
-		if got := hasCompressed(c.message, 0); got != c.found {
-			t.Errorf("hasCompressed(%v): got %v, want %v", c.message, got, c.found)
+		if got := decodable(c.message, 0); got == c.found {
+			t.Errorf("decodable(%v): got %v, want %v", c.message, got, !c.found)
 		}
 		if _, err := packet.Write(seal(t, c.message, nil)); err != nil {
 			t.Fatal(err)
@@ -101,6 +109,42 @@ func TestCompressedGossipIsRejected(t *testing.T) {
 		t.Fatal(err)
 	}
 	poll.Within(t, 10*time.Second, "all messages are rejected", func() bool { return a.Stats().Rejected[RejectEncoding] == rejected+1 })
+}
+
+// TestValuesOfOtherTypesAreRejected verifies that values whose announced length memberlist would allocate at once, and nested ones,
+// are rejected without memory, in packets and in each part of a stream.
+func TestValuesOfOtherTypesAreRejected(t *testing.T) {
+	large := []byte{0x81, 0xa1, 'x', 0xc9, 0x7f, 0xff, 0xff, 0xff, 1} // an extension of 2 GiB
+	nested := append([]byte{0x81, 0xa1, 'x'}, bytes.Repeat([]byte{0x91}, 1<<16)...)
+	state := func(value []byte) []byte { return append(pushPull(1, 0), value...) }
+	for name, value := range map[string][]byte{
+		"extension": large, "nested": nested, "array": {0x91, 1}, "float": {0x81, 0xa1, 'x', 0xca, 0, 0, 0, 0}, "number": {7}, "none": {0xc0},
+	} {
+		for kind := range byte(messageNack + 1) {
+			if decodable(append([]byte{kind}, value...), 0) && kind != messageCompound {
+				t.Errorf("%s in a packet of type %d: got it accepted, want it refused", name, kind)
+			}
+		}
+		for part, stream := range map[string][]byte{
+			"ping": append([]byte{messagePing}, value...), "error": append([]byte{messageError}, value...),
+			"head": append([]byte{messagePushPull}, value...), "node": state(value),
+		} {
+			var before, after runtime.MemStats
+			runtime.ReadMemStats(&before)
+			err := checkStream(stream[0], bufio.NewReader(bytes.NewReader(stream[1:])))
+			runtime.ReadMemStats(&after)
+			if allocated := after.TotalAlloc - before.TotalAlloc; !errors.Is(err, errEncoding) || allocated > 1<<20 {
+				t.Errorf("%s in the %s of a stream: got error %v and %d bytes allocated, want errEncoding and at most 1 MiB", name, part, err, allocated)
+			}
+		}
+	}
+	whole := append(pushPull(1, 0), 0x82, 0xa4, 'N', 'a', 'm', 'e', 0xd9, 1, 'b', 0xa4, 'P', 'o', 'r', 't', 0xcd, 31, 10)
+	if err := checkStream(whole[0], bytes.NewReader(whole[1:])); err != nil {
+		t.Errorf("state of a node: got error %v, want none", err)
+	}
+	if err := checkStream(whole[0], bytes.NewReader(whole[1:len(whole)-1])); !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) {
+		t.Errorf("incomplete state of a node: got error %v, want that of the connection", err)
+	}
 }
 
 // TestInvalidGossipPaddingIsRejected verifies that a sender with the gossip key cannot crash a node

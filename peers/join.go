@@ -282,7 +282,7 @@ func (c *Cluster) joinOne(addr string) error {
 		return nil
 	}
 	c.counters.joinFailures.Add(1)
-	if mismatch, ok := classifyKeyMismatch(err.Error(), len(c.opts.GossipKeys) > 0); ok {
+	if mismatch, ok := classifyKeyMismatch(err.Error()); ok {
 		c.reportKeyMismatch(mismatch, addr)
 		return fmt.Errorf("join %s: %w: %s", addr, keyErrors[mismatch], keyHints[mismatch])
 	}

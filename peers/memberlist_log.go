@@ -44,9 +44,8 @@ var keyHints = [keyMismatches]string{
 // classifyKeyMismatch detects a gossip key mismatch in an error or a log line of memberlist. The texts
 // come from net.go and security.go of memberlist, which has no error values to compare with. A node
 // with a key first takes an unencrypted datagram for an encrypted one, and its message type for the
-// encryption version. A node without a key takes an encrypted datagram for an indirect ping, because
-// the message type equals the encryption version.
-func classifyKeyMismatch(text string, haveKey bool) (keyMismatch, bool) {
+// encryption version. acceptsPacket detects an encrypted datagram to a node without a key.
+func classifyKeyMismatch(text string) (keyMismatch, bool) {
 	switch {
 	case strings.Contains(text, "no installed keys could decrypt"):
 		return keyDiffers, true
@@ -54,8 +53,7 @@ func classifyKeyMismatch(text string, haveKey bool) (keyMismatch, bool) {
 		strings.Contains(text, "Decrypt packet failed: unsupported encryption version"),
 		strings.Contains(text, "Decrypt packet failed: payload is too small"):
 		return peerUnencrypted, true
-	case strings.Contains(text, "remote state is encrypted and encryption is not configured"),
-		!haveKey && strings.Contains(text, "Failed to decode indirect ping request"):
+	case strings.Contains(text, "remote state is encrypted and encryption is not configured"):
 		return peerEncrypted, true
 	}
 	return 0, false
@@ -102,7 +100,7 @@ func (w *memberlistLog) Write(p []byte) (int, error) {
 		return len(p), nil
 	}
 	level, text := splitLine(string(p))
-	if t, ok := classifyKeyMismatch(text, len(w.c.opts.GossipKeys) > 0); ok {
+	if t, ok := classifyKeyMismatch(text); ok {
 		// The joining node reports a failed join.
 		if !strings.HasPrefix(text, "failed to join ") {
 			w.c.reportKeyMismatch(t, peerOfLine(text))

@@ -36,9 +36,11 @@ type transport struct {
 	limiter *Limiter
 	keyring *memberlist.Keyring // nil: gossip is not encrypted
 	label   string              // the name of the cluster
-	meter   Meter
-	streams chan net.Conn
-	packets chan *memberlist.Packet
+	// encrypted is called for each packet that a node without a gossip key takes for an encrypted one.
+	encrypted func(from net.Addr)
+	meter     Meter
+	streams   chan net.Conn
+	packets   chan *memberlist.Packet
 	// closing ends deliveries to memberlist. drained ends the wait for connections that NetTransport
 	// still accepts.
 	closing, drained chan struct{}
@@ -46,11 +48,12 @@ type transport struct {
 	wg               sync.WaitGroup
 }
 
-// newTransport bounds the connections and packets that inner accepts. Shutdown ends its goroutines.
-func newTransport(ctx context.Context, inner *memberlist.NetTransport, limiter *Limiter, conf *memberlist.Config) *transport {
+// newTransport bounds the connections and packets that inner accepts for a Cluster. Shutdown ends its goroutines.
+func newTransport(ctx context.Context, inner *memberlist.NetTransport, c *Cluster) *transport {
 	t := &transport{
-		NetTransport: inner, ctx: ctx, limiter: limiter, keyring: conf.Keyring, label: conf.Label,
-		streams: make(chan net.Conn), packets: make(chan *memberlist.Packet), closing: make(chan struct{}), drained: make(chan struct{}),
+		NetTransport: inner, ctx: ctx, limiter: c.limiter, keyring: c.keyring, label: c.opts.Cluster,
+		encrypted: func(from net.Addr) { c.reportKeyMismatch(peerEncrypted, hostOf(from.String())) },
+		streams:   make(chan net.Conn), packets: make(chan *memberlist.Packet), closing: make(chan struct{}), drained: make(chan struct{}),
 	}
 	t.wg.Go(t.acceptStreams)
 	t.wg.Go(t.filterPackets)
