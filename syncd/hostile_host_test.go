@@ -54,7 +54,9 @@ var fieldSettings = []string{ctMap + ":key.dev=ifindex"}
 
 // ctTypes returns the types of ctMap: an interface and a text, and a counter.
 func ctTypes() (key, value *btf.Struct) {
-	number := func(name string, size uint32) *btf.Int { return &btf.Int{Name: name, Size: size, Encoding: btf.Unsigned} }
+	number := func(name string, size uint32) *btf.Int {
+		return &btf.Int{Name: name, Size: size, Encoding: btf.Unsigned}
+	}
 	text := &btf.Array{Index: number("unsigned int", 4), Type: &btf.Int{Name: "char", Size: 1, Encoding: btf.Signed}, Nelems: 12}
 	key = &btf.Struct{Name: "ct_key", Size: 16, Members: []btf.Member{
 		{Name: "dev", Type: number("unsigned int", 4)},

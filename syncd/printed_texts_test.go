@@ -240,7 +240,10 @@ func (h *hostileHost) attack(logged *outputs) *outputs {
 		}
 		return strings.Contains(of(ctMap).Incomparable, "inconclusive") && of(ctMap).Refused > 0 && of(ctMap).Report != nil && of(otherMap).Error != "" &&
 			s.Maps[0].Unsent > 0 && len(s.Maps[1].FormerUsers) > 0 && len(s.Observers) == 1
-	}), func() any { s, err := client.Status(h.Context()); return fmt.Sprintf("%+v %+v %v", s.Peers, s.Observers, err) })
+	}), func() any {
+		s, err := client.Status(h.Context())
+		return fmt.Sprintf("%+v %+v %v", s.Peers, s.Observers, err)
+	})
 	poll.Eventually(h.T, "the log has all texts", func() bool {
 		return strings.Contains(logged.String(), "source") && strings.Contains(logged.String(), "certificate")
 	}, func() any { return logged })

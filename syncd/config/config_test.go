@@ -163,6 +163,7 @@ func FuzzParse(f *testing.F) {
 	f.Add([]byte("map: [ct_map]\nattach: kprobe\nsync-timeout: 5s\n"))
 	f.Add([]byte("join: ['10.0.0.2:7946']\nbuffer-size: 4096\n"))
 	f.Add([]byte("a: &a [*a]"))
+	f.Add([]byte("map: [m]\nmetrics: [{map: m, labels: {destination: daddr}, top: 5, counters: [{name: a_total, field: bytes, help: A.}]}]"))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		c := Default()
 		if c.Parse(data) != nil {

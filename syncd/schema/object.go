@@ -4,7 +4,9 @@ import (
 	"debug/elf"
 	"errors"
 	"fmt"
+	"io"
 	"maps"
+	"os"
 	"slices"
 	"strings"
 
@@ -19,10 +21,20 @@ const maxBTF = 2 << 20
 // contain the number of CPUs, so entries of per-CPU maps have one CPU. If a map has a type that
 // cannot be replicated, the error includes it, and FromObject still returns the other schemas.
 func FromObject(path string) ([]*Schema, error) {
-	spec, err := loadObject(path)
+	file, err := os.Open(path)
+	if err != nil {
+		return nil, fmt.Errorf("read BPF object: %w", err)
+	}
+	defer file.Close()
+	spec, err := loadObject(file)
 	if err != nil {
 		return nil, fmt.Errorf("read BPF object %s: %w", path, err)
 	}
+	return fromSpec(spec)
+}
+
+// fromSpec returns the schemas of the maps of an object.
+func fromSpec(spec *ebpf.CollectionSpec) ([]*Schema, error) {
 	var schemas []*Schema
 	var failed []error
 	for _, name := range slices.Sorted(maps.Keys(spec.Maps)) {
@@ -36,21 +48,20 @@ func FromObject(path string) ([]*Schema, error) {
 	return schemas, errors.Join(failed...)
 }
 
-// loadObject reads the file. The library may panic on an invalid file.
-func loadObject(path string) (spec *ebpf.CollectionSpec, err error) {
+// loadObject reads an object. The library may panic on an invalid one.
+func loadObject(from io.ReaderAt) (spec *ebpf.CollectionSpec, err error) {
 	defer recovered(&err)
-	file, err := elf.Open(path)
+	file, err := elf.NewFile(from)
 	if err != nil {
 		return nil, err
 	}
-	defer file.Close()
 	if s := file.Section(".BTF"); s != nil && s.Size > maxBTF {
 		return nil, fmt.Errorf("it has %d bytes of BTF, more than %d", s.Size, maxBTF)
 	}
 	if file.Data != elf.ELFDATA2LSB {
 		return nil, errors.New("it is for machines of the other byte order")
 	}
-	return ebpf.LoadCollectionSpec(path)
+	return ebpf.LoadCollectionSpecFromReader(from)
 }
 
 // recovered converts a panic to an error.
@@ -64,6 +75,9 @@ func recovered(err *error) {
 func fromMapSpec(name string, m *ebpf.MapSpec) (*Schema, error) {
 	if strings.HasPrefix(name, ".") {
 		return nil, nil
+	}
+	if !isText(name, maxName) {
+		return nil, fmt.Errorf("read map %.40q: %w: its name is not printable, or longer than %d bytes", name, ErrType, maxName)
 	}
 	perCPU := false
 	switch m.Type {
