@@ -101,7 +101,7 @@ test: ## run all tests, hook tests on kernel 6.1
 test-kernels: deps ## run the kernel tests on every kernel of the matrix
 	DRILLS=all scripts/test-kernels $(KERNELS)
 
-fuzz: ## run each fuzz target for FUZZTIME (default 10s)
+fuzz: ## run each fuzz target for FUZZTIME (default 10s), at least 10,000 executions in 60 s
 	scripts/fuzz $(FUZZTIME)
 
 chaos: deps ## run chaos tests: SEEDS=200 natively, HOOKED=20 with hooks, MACHINES=1, SIMULATED=100000

@@ -75,7 +75,11 @@ func parseOuter(s string) (Ref, error) {
 		if !path.IsAbs(rest) {
 			return Ref{}, fmt.Errorf("parse map reference %q: a pin path must be absolute", s)
 		}
-		return Ref{PinPath: path.Clean(rest)}, nil
+		pin := path.Clean(rest)
+		if strings.HasSuffix(pin, "]") && strings.Contains(pin, "[") {
+			return Ref{}, fmt.Errorf("parse map reference %q: write the key of the inner map at the end, without a slash after it", s)
+		}
+		return Ref{PinPath: pin}, nil
 	case "id":
 		id, err := strconv.ParseUint(rest, 10, 32)
 		if err != nil || id == 0 {

@@ -37,7 +37,7 @@ func TestParseRef(t *testing.T) {
 			t.Errorf("parse %q: its string %q: got %+v, error %v, want %+v and nil", in, got.String(), again, err, got)
 		}
 	}
-	for _, in := range []string{"", "name:", "id:", "id:0", "id:-1", "id:x", "id:4294967296", "pin:x", "pin:", "what:x", "lru[]", "[0]", "id:0[1]", "lru[x]", "lru[-1]", "lru[0x0]", "lru[1][2]", "lru[*]"} {
+	for _, in := range []string{"", "name:", "id:", "id:0", "id:-1", "id:x", "id:4294967296", "pin:x", "pin:", "what:x", "lru[]", "[0]", "id:0[1]", "lru[x]", "lru[-1]", "lru[0x0]", "lru[1][2]", "lru[*]", "/sys/fs/bpf/x[0]/", "a\nb", "a b", "a\u202e"} {
 		if got, err := ParseRef(in); err == nil {
 			t.Errorf("parse %q: got %+v, want an error", in, got)
 		}
