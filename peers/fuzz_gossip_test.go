@@ -233,6 +233,6 @@ func (n *deafNode) converse(t *testing.T, message []byte) {
 	}
 	conn := &scriptedConn{message: bytes.NewReader(message), closed: make(chan struct{})}
 	limited := n.limiter.add(conn)
-	n.transport.streams <- newFilteredConn(limited, limited, n.keyring, n.limiter)
+	n.transport.streams <- n.transport.filterConn(limited, limited, false)
 	<-conn.closed
 }

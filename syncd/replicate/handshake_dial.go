@@ -10,6 +10,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"mapsync/printable"
 	mapsyncv1 "mapsync/proto/mapsync/v1"
 	"mapsync/syncd/table"
 )
@@ -105,7 +106,7 @@ func (r *Replicator) checkCluster(name string) error {
 const maxRelease = 64
 
 // release returns the release of a peer for display.
-func release(s string) string { return printable(s[:min(len(s), maxRelease)]) }
+func release(s string) string { return printable.Truncated(s, maxRelease) }
 
 // errCluster is wrapped by the errors about nodes of another cluster.
 var errCluster = errors.New("the node belongs to another cluster")
