@@ -282,7 +282,6 @@ func (l *InboundStream) merge(m *message) {
 		return
 	}
 	if len(m.deltas) > 0 {
-		d.noteForgottenEarly()
 		now := d.n.clock()
 		opt := table.RemoteOptions{Touch: (l.sweep && m.kind == messageBatch) || resent, Repair: resent}
 		if opt.Touch {
@@ -291,11 +290,10 @@ func (l *InboundStream) merge(m *message) {
 				opt.Acknowledged, opt.Before = l.repair.merged, l.repair.before
 			}
 		}
-		d.tab.Update(func(tx *table.Tx) {
-			for i := range m.deltas {
-				l.mergeOne(tx, &m.deltas[i], now, opt, resent)
-			}
-		})
+		for i := range m.deltas {
+			d.noteForgottenEarly() // a delete of the batch may have made the table forget another one
+			d.tab.Update(func(tx *table.Tx) { l.mergeOne(tx, &m.deltas[i], now, opt, resent) })
+		}
 	}
 	l.position = m.position
 	if m.end && l.sweep {
