@@ -34,7 +34,11 @@ func (tx *Tx) LoadNewMap(c *Change, complete bool) Outcome {
 		// it over.
 		m := t.meta(s)
 		equal := m.live() && !t.ours(m.owner) && t.equalCarried(s, c.Value)
-		if equal || t.ownedByLivePeer(s) {
+		switch {
+		case m.is(flagUnversioned) && t.usedByPeer(s):
+			defer t.finishChange()
+			return t.loadFormer(c, s)
+		case equal || t.ownedByLivePeer(s):
 			defer t.finishChange()
 			return t.loadCopy(c, s)
 		}
@@ -55,6 +59,20 @@ func (t *Table) loadOwn(c *Change, s uint32) {
 	if m := t.meta(s); m.live() && t.ours(m.owner) && !m.is(flagUnversioned) && t.equalCarried(s, c.Value) && !c.Read.isStale(s) {
 		t.clearDirty(s)
 	}
+}
+
+// loadFormer handles an entry of a new map whose key has an unversioned record, and a live peer has a newer record that this node
+// cannot decode. The record stays unversioned, so that it does not win over the peer's, and gets the value of the new map.
+func (t *Table) loadFormer(c *Change, s uint32) Outcome {
+	m := t.meta(s)
+	if c.Read.isStale(s) && m.live() {
+		return Ignored // a hook has reported a later change
+	}
+	t.makeLive(s, c.Value)
+	t.clearDirty(s)
+	t.markScanned(s)
+	m.noteEvidence(c)
+	return Accepted
 }
 
 // loadCopy handles an entry of a new map whose record a live peer owns, or that equals the record of another node.

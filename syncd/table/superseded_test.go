@@ -150,6 +150,21 @@ func TestUndecodedKeys(t *testing.T) {
 	r.want("k1", "- v1000000001 a100 dirty")
 }
 
+// TestUndecodedKeyInNewMap: a live peer has a record of a key that this node cannot decode, and a new map comes before the entry of
+// the former one is adopted. The entry gets the value of the new map, and is adopted.
+func TestUndecodedKeyInNewMap(t *testing.T) {
+	r := newRig(t, func(o *Options) { o.ComparedKey = []byte("\xff\x00\x00\x00\x00\x00\x00\x00") })
+	r.load(Accepted, "k1", "old")
+	r.tab.Update(func(tx *Tx) { tx.NoteUndecoded(pad("k2", keySize), other, 1) })
+	r.refill()
+	r.newMap(Accepted, 2*second, "k1", "new")
+	if got := r.write(); got != "" {
+		t.Errorf("written: got %q, want none", got)
+	}
+	r.adopt()
+	r.want("k1", fmt.Sprintf("new v%d a100", AdoptedVersion))
+}
+
 // TestNamedEntryIsSuperseded: an entry of the local map of which peers have named a live owner counts as superseded once another
 // record replaces it.
 func TestNamedEntryIsSuperseded(t *testing.T) {
