@@ -94,7 +94,7 @@ var notCompleted = map[string]string{
 	"dead-time": "a duration", "sync-timeout": "a duration", "tombstone-ttl": "a duration", "max-clock-ahead": "a duration", "evicted-ttl": "a duration",
 	"scan-interval": "a duration", "max-scan-interval": "a duration", "refresh-interval": "a duration", "drain-sums-ttl": "a duration",
 	"top": "a number", "times": "a number", "buffer-size": "a number", "max-records-factor": "a number", "max-tombstones": "a number",
-	"max-evicted": "a number", "scan-budget": "a number", "scan-cpus": "numbers", "max-connections": "a number", "memory-limit": "a size",
+	"max-evicted": "a number", "scan-budget": "a number", "redundancy-share": "a number", "scan-cpus": "numbers", "max-connections": "a number", "memory-limit": "a size",
 	"drain-sums-max-entries": "a number",
 	"gossip-listen":          "an address", "gossip-advertise": "an address", "grpc-listen": "an address", "grpc-advertise": "an address",
 	"metrics-listen": "an address", "join": "an address of another host",

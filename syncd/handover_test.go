@@ -82,7 +82,7 @@ func TestWaitReadyAndDrain(t *testing.T) {
 	}
 
 	out, err = run(t, "drain", "--control-socket", socket, "--timeout", "2500ms")
-	if err == nil || !strings.Contains(err.Error(), "no live peer receives from this node") || !strings.Contains(err.Error(), "--force") {
+	if err == nil || !strings.Contains(err.Error(), "no peer can take over") || !strings.Contains(err.Error(), "--force") {
 		t.Errorf("drain the last node: got error %v, want it refused\n%s", err, out)
 	}
 	if out, err := run(t, "wait-ready", "--control-socket", socket, "--timeout", "0s"); err != nil {

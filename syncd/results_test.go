@@ -32,6 +32,10 @@ func TestCommandsPrintResults(t *testing.T) {
 	const after = ` after \d+(\.\d+)?m?s`
 	expectLine("ct: in sync with n2"+after, "resync", "ct")
 	expectLine("in service: the node was not drained", "drain", "--undo")
+	poll.Eventually(t, "the peer can take over", func() bool {
+		s, err := daemon.NewClient(one).Status(t.Context())
+		return err == nil && s.Redundancy.Live == 1
+	})
 	if out, err := run(t, "drain", "--control-socket", one); err != nil || !strings.Contains(out, "\nhanded over to 1 live peers after ") {
 		t.Errorf("drain: got error %v, output %q, want the result", err, out)
 	}
