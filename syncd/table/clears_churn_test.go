@@ -184,6 +184,31 @@ func TestEndOfOldSessions(t *testing.T) {
 	}
 }
 
+// TestDepartureAfterAClear: after a clear, syncd has restored the entries of a peer. The peer leaves or hands them over before the
+// decision, so that deletes of its entries would replicate from then on. They do not count as entries that the clear has left.
+func TestDepartureAfterAClear(t *testing.T) {
+	for name, depart := range map[string]func(clearRig){
+		"the peer leaves":     func(r clearRig) { r.setGone("b", true) },
+		"the peer is drained": func(r clearRig) { r.setHandover("b", Handover{peer.Incarnation, Version(later)}) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newClearRig(t, 150)
+			for i := range 50 {
+				r.remote(Accepted, startTime, peer, Version(startTime), fmt.Sprintf("p%d", i), "v")
+			}
+			r.write()
+			r.clear(0, 150, later, collector)
+			for i := range 50 {
+				r.local(Restored, later+200+int64(i), fmt.Sprintf("delete p%d - syscall 0", i))
+			}
+			r.write()
+			depart(r)
+			r.settle(later+second, later+8*second, nil)
+			r.wantLive(200, 150, 1)
+		})
+	}
+}
+
 // TestWithdrawnVersionsWhileDeletesWait: the wall clock is set right meanwhile, so that all records get other versions. The evidence
 // stays.
 func TestWithdrawnVersionsWhileDeletesWait(t *testing.T) {

@@ -171,6 +171,19 @@ func (t *Table) noteEligible(s uint32) {
 	}
 }
 
+// noteDeparted notes that the entries of owners become eligible, because these have left or have handed over records: syncd has
+// restored those that a clear has deleted before.
+func (t *Table) noteDeparted(departed func(*ownerInfo) bool) {
+	if t.clears.queue.len() == 0 {
+		return
+	}
+	for s := firstSlot; s < t.allocated; s++ {
+		if m := t.meta(s); !m.is(flagFree) && departed(&t.owners.list[m.owner]) && t.eligible(s) {
+			t.noteEligible(s)
+		}
+	}
+}
+
 // joins has the order of deletes that wait and of entries that become eligible meanwhile, in rounds of at least roundTime. A
 // delete begins each round, the first one round 1. The lock of the table protects it.
 type joins struct {

@@ -79,6 +79,7 @@ func (tx *Tx) SetHandover(node string, h Handover) {
 			w.resetLeft()
 		}
 	}
+	tx.t.noteDeparted(func(w *ownerInfo) bool { return w.Node == node && w.handedOver > 0 })
 	tx.changed = true // streams send it
 }
 

@@ -243,6 +243,7 @@ func (tx *Tx) SetGone(nodes map[string]bool) {
 			o.list[i].resetLeft()
 		}
 	}
+	tx.t.noteDeparted(func(w *ownerInfo) bool { return nodes[w.Node] })
 }
 
 // ours reports whether an owner is this node, of any incarnation.

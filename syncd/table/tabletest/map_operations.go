@@ -89,7 +89,8 @@ func (r *simulation) clearMap(n *Node) {
 	}
 	r.stats["clears"]++
 	r.notef("%s's load balancer clears its map", n.Name)
-	certain, keys := r.Model.clearIsDetected(n), map[int]bool(nil)
+	// A reread that is pending may find that a packet has deleted the entry.
+	certain, keys := r.Model.clearIsDetected(n) && d.internals().Rereads(d.tab) == 0, map[int]bool(nil)
 	d.tab.View(func(tx *table.Tx) { keys = d.own(tx) })
 	r.Model.mapCleared(n)
 	n.clearing = true
