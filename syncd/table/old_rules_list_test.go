@@ -77,8 +77,8 @@ var oldRuleList = []oldRule{
 	{
 		name: "a copied map wins over live peers",
 		file: "load_new_map.go",
-		old:  "equal || t.ownedByLivePeer(s) {",
-		new:  "equal {",
+		old:  "equal || t.ownedByLivePeer(s):",
+		new:  "equal:",
 	},
 	{
 		name: "the tombstone of a copied entry is forgotten before its reread",
