@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/signal"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -204,6 +205,8 @@ func (w *workplace) chmod(name string, mode os.FileMode) {
 // SIGHUP and `syncd reload` have the same effect. The exit code of the command indicates the kind
 // of failure.
 func TestReloadBySignalAndByCommand(t *testing.T) {
+	// The last signal may arrive after the end of the daemon, and would then end the test.
+	signal.Notify(make(chan os.Signal, 1), unix.SIGHUP)
 	w := newWorkplace(t)
 	socket := w.path("syncd.sock")
 	ended := make(chan error, 1)

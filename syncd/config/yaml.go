@@ -112,7 +112,7 @@ func checkTokens(tokens token.Tokens) error {
 			return fmt.Errorf("line %d: lists and mappings are nested deeper than %d levels: remove brackets or indentation", line, maxDepth)
 		}
 		if keys > maxKeys {
-			return fmt.Errorf("line %d: a mapping has more than %d keys: remove those that are no settings", line, maxKeys)
+			return fmt.Errorf("line %d: a mapping has more than %d keys: keep those that are settings", line, maxKeys)
 		}
 	}
 	return nil
