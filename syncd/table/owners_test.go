@@ -50,6 +50,24 @@ func TestOwnerIDsAreReused(t *testing.T) {
 	}
 }
 
+// TestRecordOwners: an owner is listed as long as a record or a tombstone has it. This node is not.
+func TestRecordOwners(t *testing.T) {
+	r := newRig(t)
+	r.intern(peer) // without records
+	r.remote(Accepted, second, other, 10, "k", "v")
+	owners := func() (list []Owner) {
+		r.tab.View(func(tx *Tx) { tx.RecordOwners(func(o Owner) { list = append(list, o) }) })
+		return list
+	}
+	if got := owners(); !slices.Equal(got, []Owner{other}) {
+		t.Errorf("owners of records: got %v, want %v", got, other)
+	}
+	r.tab.Update(func(tx *Tx) { tx.Local(&Change{Key: pad("k", keySize), Value: pad("w", valueSize), Time: 20 * second}) })
+	if got := owners(); len(got) != 0 {
+		t.Errorf("owners after this node has taken the record over: got %v, want none", got)
+	}
+}
+
 // TestOwnerIDsDuringConversion: while a conversion copies the ids, the table neither frees nor reuses
 // an id.
 func TestOwnerIDsDuringConversion(t *testing.T) {
