@@ -157,8 +157,13 @@ func FuzzGossipPackets(f *testing.F) {
 	poll.Eventually(f, "the node of an alive message is a member", func() bool { return len(plain.Members()) == 1 })
 	compound := append([]byte{messageCompound, 2, 0, byte(len(alive)), 0, 2}, append(alive, messageCompressed, 1)...)
 	for _, seed := range [][]byte{
-		alive, aliveMessage(f, "é\x1b]0;"), compound, {messageCompressed, 1, 2}, append([]byte{messageChecksum, 1, 2, 3, 4}, alive...),
-		{messageEncrypted, 0, 0, 0, 1}, {244, 1, 'x', messagePing}, {8, 0x81, 0xaa}, {1, 0x80},
+		alive, aliveMessage(f, "é\x1b]0;"), compound,
+		{messageCompressed, 1, 2},
+		append([]byte{messageChecksum, 1, 2, 3, 4}, alive...),
+		{messageEncrypted, 0, 0, 0, 1},
+		{244, 1, 'x', messagePing},
+		{8, 0x81, 0xaa},
+		{1, 0x80},
 	} {
 		f.Add(seed)
 	}
