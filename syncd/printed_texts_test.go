@@ -14,6 +14,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 	"unicode"
 	"unicode/utf8"
 
@@ -303,7 +304,11 @@ func TestLogIsPrintable(t *testing.T) {
 	for _, format := range []string{"text", "json"} {
 		var out bytes.Buffer
 		log := newLogger(printable.NewWriter(&out), &config.Config{LogLevel: "info", LogFormat: format})
-		log.Warn(hostile("message"), hostile("key"), hostile("value"), "error", errors.New(hostile("error")), "bytes", slog.AnyValue([]byte("\x1b\xff")))
+		record := slog.NewRecord(time.Now(), slog.LevelWarn, hostile("message"), 0)
+		record.Add(hostile("key"), hostile("value"), "error", errors.New(hostile("error")), "bytes", []byte("\x1b\xff"))
+		if err := log.Handler().Handle(t.Context(), record); err != nil {
+			t.Fatal(err)
+		}
 		wantPrintable(t, format, out.String())
 		if n := strings.Count(out.String(), "\n"); n != 1 {
 			t.Errorf("%s: got %d lines, want 1: %q", format, n, out.String())
