@@ -68,7 +68,7 @@ func (m *tlsState) advice(o *CredentialsOptions, now time.Time) (list []Advice) 
 func (c *Credentials) logAdvice(m *tlsState, now time.Time) {
 	for _, a := range m.advice(c.opts.Load(), now) {
 		if c.adviceLogLimit.allow(a.Problem) {
-			c.log.Warn("TLS files need attention", "file", a.File, "problem", a.Problem, "hint", a.Hint)
+			c.log.Warn("TLS files need attention", "file", a.File, "cause", a.Problem, "hint", a.Hint)
 		}
 	}
 }
