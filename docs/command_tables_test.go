@@ -16,7 +16,7 @@ var programsNotRun = map[string]string{
 	"kubectl":              "it needs a cluster of Kubernetes",
 	"birdc":                "it needs a BGP daemon",
 	"chronyc":              "it needs a daemon that sets the clock",
-	"ping":                 "iputils is not installed on all machines",
+	"nc":                   "netcat is not installed on all machines",
 	"make":                 "the targets are measurements, tests in virtual machines, or checks that CI runs itself",
 	"go":                   "CI runs the tests and benchmarks of the packages",
 	"bin/vmrun":            "it starts a virtual machine for a measurement",
@@ -67,7 +67,8 @@ while { syncd status || :; } | grep 'lb3  *connected' >/dev/null; do sleep 0.1; 
 var placeholders = strings.NewReplacer(
 	"MAP", "ct_map",
 	"--config FILE", "--config lb1.yaml",
-	"--peer NODE", "--peer lb2",
+	"--peer PEER", "--peer lb2",
+	"SUBJECT", "lb1.state",
 	"--owner NODE", "--owner lb3",
 	"--owner PEER", "--owner lb3",
 	"--for 30s", "--for 1s",

@@ -26,10 +26,15 @@ scan-intervall: 5s
 var shownCommands = map[string]string{
 	"syncd check --config /etc/mapsync/syncd.yaml": "syncd check --config misspelled.yaml 2>&1 | sed s,misspelled.yaml,/etc/mapsync/syncd.yaml,",
 	"syncd status":                        "syncd status --control-socket lb1.sock",
+	"syncd status --problems":             "syncd status --problems --control-socket lb1.sock",
+	listProblemLog:                        "grep -E 'problem began|problem ended' lb1.log | cut -c 1-100",
 	"syncd drain --timeout 60s":           "syncd drain --timeout 60s --control-socket lb1.sock | sed '/^waiting: /d'",
 	"syncd schema show lb.o --map ct_map": "syncd schema show LB --map ct_map",
 	measureLatency:                        "syncd latency --for 1s --control-socket lb1.sock 2>&1 | sed -E 's/" + measuredRow + "/NAME/' | uniq",
 }
+
+// listProblemLog lists the beginnings and ends of problems, which have a delay.
+const listProblemLog = "journalctl -u syncd -o cat --since -1h --grep 'problem began|problem ended' | cut -c 1-100"
 
 // measureLatency prints rows with the names of what ran on the host meanwhile. Their names and number may differ from those on
 // the page: measuredRow matches a row.
@@ -109,7 +114,7 @@ func runShown(t *testing.T, shell *handbook.Shell, s shownStep) {
 		t.Fatal(err)
 	}
 	s.Commands, s.Shape = "set -o pipefail\n"+strings.ReplaceAll(executed, "LB", object)+"\n", true
-	s.Retry = s.command == "syncd status"
+	s.Retry = strings.HasPrefix(s.command, "syncd status") || s.command == listProblemLog
 	if s.command == measureLatency {
 		s.Output = measuredRows.ReplaceAllString(s.Output, "NAME\n")
 	}
@@ -123,7 +128,8 @@ func runShown(t *testing.T, shell *handbook.Shell, s shownStep) {
 }
 
 // startThree starts the nodes of the status in operations.md: lb2 has a smaller map and an older layout
-// than lb1, and lb3 fails. The map of lb1 has 350 entries that lb2 can represent, and another one.
+// than lb1, and lb3 fails. The map of lb1 has 301 entries that lb2 can represent, one more than fit there, and another one. lb2
+// holds enough of them to take over.
 func startThree(t *testing.T, shell *handbook.Shell) {
 	t.Helper()
 	maps := [3]*ctMap{newMap(t, 1000, 8), newMap(t, 300, 4), newMap(t, 1000, 8)}
@@ -135,10 +141,10 @@ func startThree(t *testing.T, shell *handbook.Shell) {
 		script += fmt.Sprintf("syncd wait-ready --control-socket lb%d.sock\n", i+1)
 	}
 	run(t, shell, script, 0)
-	for i := range 350 {
+	for i := range 301 {
 		maps[0].put(t, i, 1)
 	}
-	maps[0].put(t, 350, 1<<40)
+	maps[0].put(t, 301, 1<<40)
 	run(t, shell, `kill -KILL "$last"`, 0)
 }
 

@@ -203,13 +203,17 @@ func TestPagesCallRealCommands(t *testing.T) {
 	}
 }
 
-// externalWords matches code spans of the runbook that are not from this project.
-var externalWords = regexp.MustCompile(`^(syncd|/\S+|CAP_[A-Z_]+|(journalctl|systemctl|kubectl|chronyc|openssl|ss)( .*)?|(process|go)_\w+)$`)
+// externalWords matches code spans of the pages for operators that are not from this project.
+var externalWords = regexp.MustCompile(`^(syncd|/\S+|CAP_[A-Z_]+|(journalctl|systemctl|kubectl|chronyc|openssl|ss|nc|df|sha256sum) .*|fexit|MemoryMax|(process|go)_\w+)$`)
 
-// Code spans of the runbook are commands, flags, settings, fields of the status, metrics or label
-// values. Quotes are texts of the program.
+// Code spans of the runbook and of night.md are commands, flags, settings, fields of the status, words of an output, metrics or
+// label values. Quotes are texts of the program.
 func TestRunbookTermsExist(t *testing.T) {
-	metrics, page := readRunbook(t)
+	metrics, runbook := readRunbook(t)
+	night, err := handbook.Read("../docs/night.md")
+	if err != nil {
+		t.Fatal(err)
+	}
 	labels := []string{"peer", "map"}
 	for _, m := range metrics {
 		for name, values := range m.Labels {
@@ -225,14 +229,17 @@ func TestRunbookTermsExist(t *testing.T) {
 			return checkCommand(span)
 		case strings.HasPrefix(span, "."):
 			return checkPath(span)
+		case flagSpan.MatchString(span):
+			return checkFlags(span)
+		case slices.Contains(outputWords, span):
+			return nil
 		case settingSpan.MatchString(span):
 			return checkSetting(span)
 		}
 		return fmt.Errorf("unknown term")
 	}
-	for i := range page.Sections {
-		s := &page.Sections[i]
-		for _, span := range append(handbook.Spans(s.Prose), s.Code...) {
+	for _, s := range slices.Concat(runbook.Sections, night.Sections) {
+		for _, span := range slices.Concat(handbook.Spans(s.Prose), s.Indented, shellLines(&s)) {
 			if err := check(span); err != nil {
 				t.Errorf("section %q: `%s`: %v", s.Title, span, err)
 			}
@@ -246,6 +253,19 @@ func TestRunbookTermsExist(t *testing.T) {
 			t.Errorf("section %q: want a command", s.Title)
 		}
 	}
+}
+
+// outputWords are words that syncd prints, and roles of fields.
+var outputWords = []string{"only_there", "newer_there", "value", "refused_here", "pending", "reason", "limit", "ktime", "ifindex", "local"}
+
+// shellLines returns the commands in the fenced blocks of a section.
+func shellLines(s *handbook.Section) (lines []string) {
+	for _, b := range s.Blocks {
+		if b.Language == "sh" {
+			lines = append(lines, strings.Split(strings.TrimSpace(b.Text), "\n")...)
+		}
+	}
+	return lines
 }
 
 // readRunbook returns the metrics that have a section in the runbook, and the page.

@@ -106,7 +106,7 @@ func (a *admin) serveDecideClear(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "no clear of map "+m.name+" waits for a decision", http.StatusConflict)
 	case decision == "release" && a.daemon.losses.open() != 0: // an entry may have been written since
 		http.Error(w, "events were lost, and a write of an entry since the clear may be one of them: release again once `syncd status` shows that the losses "+
-			"are repaired; a restart of syncd forgets the clear; docs/troubleshooting.md, \"Events are lost\"", http.StatusConflict)
+			"are repaired; a restart of syncd forgets the clear; docs/night.md#losses-open", http.StatusConflict)
 	default:
 		var done Decided
 		keepAlive(w, interim, func() { done = a.daemon.decideClear(m, t, decision == "release", callerFrom(r.Context())) })

@@ -27,7 +27,7 @@ func (d *Daemon) followClock() {
 	d.replicator.ClockStepped()
 	if step.Abs() >= d.config.MaxClockAhead/2 {
 		d.remoteLog.Warn("wall clock stepped", slog.Float64("seconds", step.Seconds()),
-			slog.String("hint", "versions and time stamps follow the clock; if the machine was not suspended, see docs/troubleshooting.md, clocks differ"))
+			slog.String("hint", "versions and time stamps follow the clock; if the machine was not suspended, see docs/night.md#clock"))
 	}
 }
 

@@ -118,7 +118,7 @@ func (d *Daemon) logReadiness(r *Readiness) {
 	switch {
 	case !r.Ready:
 		d.log.Warn("no longer ready", "missing", strings.Join(r.Missing, "; "),
-			"hint", "see `syncd status`, and docs/runbook.md, mapsync_ready")
+			"hint", "see `syncd status`, and docs/night.md#not-ready")
 	case len(r.Unproven) > 0:
 		d.log.Warn("ready without proof, sync-timeout has passed", "missing", strings.Join(r.Unproven, "; "),
 			"hint", "restore the stream to these peers; to prevent this state: on-ready-timeout: closed")

@@ -47,7 +47,7 @@ func (m *replica) refuse(err error) {
 	if text := err.Error(); m.refusal != text {
 		m.refusal = text
 		m.log.Error("cannot replicate map", "error", err, "retried", !unfit(err),
-			"hint", "see docs/troubleshooting.md, map not found or refused")
+			"hint", "see docs/night.md#map-refused")
 	}
 	m.state, m.err = MapRefused, err
 }

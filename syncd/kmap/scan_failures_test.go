@@ -54,7 +54,7 @@ func TestHintsOfFailedScans(t *testing.T) {
 		{fmt.Errorf("attach iterator: %w", unix.EPERM), "grant the privilege"},
 		{unix.EACCES, "grant the privilege"},
 		{fmt.Errorf("open iterator: %w", unix.EMFILE), "raise LimitNOFILE"},
-		{errors.New("no progress"), "runbook.md, mapsync_scan_failures_total"},
+		{errors.New("no progress"), "restart syncd"},
 	} {
 		var out strings.Builder
 		s := newScannerWithoutMap(t, ScannerOptions{Logger: slog.New(slog.NewTextHandler(&out, nil))})

@@ -290,7 +290,7 @@ func scanHint(err error) string {
 	case exhausted(err):
 		return "raise LimitNOFILE, or free memory"
 	}
-	return "see docs/runbook.md, mapsync_scan_failures_total"
+	return "restart syncd; if the error returns, report it"
 }
 
 // run makes the scan, in chunks with pauses between them.

@@ -154,7 +154,7 @@ func (in *inboundMap) noteIncomparable(why string) {
 	if c.impossibleReason != why {
 		in.stream.r.opt.Logger.Warn("cannot compare map with peer", slog.String("peer", in.stream.peer.Node),
 			slog.String("map", in.m.name), slog.String("reason", why),
-			slog.String("hint", "if the keys differ: use the same first line in gossip-key-file on all nodes, then syncd reload; otherwise see docs/runbook.md, mapsync_comparison_unknown"))
+			slog.String("hint", "if the keys differ: use the same first line in gossip-key-file on all nodes, then syncd reload; otherwise see docs/night.md#comparison-impossible"))
 	}
 	c.impossibleReason, c.inSync, c.divergent, c.divergentNodes = why, false, 0, nil
 	c.dropBuckets()

@@ -59,6 +59,6 @@ func (in *inboundMap) noteUnexplained(now time.Time) {
 	in.comparison.repairAfter = now.Add(u.pause(in.stream.r.opt.digestInterval))
 	if !was && u.isFalse(now) {
 		in.stream.r.opt.Logger.Warn("digests of peer stay false, comparing less often", slog.String("peer", in.stream.peer.Node),
-			slog.String("map", in.m.name), slog.String("hint", "see docs/runbook.md, mapsync_unexplained_repairs_total: that peer lacks changes of other nodes, or is hostile"))
+			slog.String("map", in.m.name), slog.String("hint", "see docs/night.md#false-digests: that peer lacks changes of other nodes, or is hostile"))
 	}
 }
