@@ -97,7 +97,7 @@ func TestUnitReplicatesTypes(t *testing.T) {
 	}()
 	facts, text := c.boot(t)
 	if err := <-steps; err != nil || facts["restarted"] != "0" || facts["active"] != "active" {
-		t.Errorf("entries of the unit at the peer: got error %v and facts %v\n%s\npeer:\n%s", err, facts, text, log.String())
+		t.Errorf("entries of the unit at the peer: got error %v and facts %v, want none, restarted 0 and active\n%s\npeer:\n%s", err, facts, text, log.String())
 	}
 	entries, err := os.ReadFile(filepath.Join(c.root, "var/entries"))
 	for _, field := range []string{"address", "backend"} { // zeros are left out

@@ -43,7 +43,7 @@ Exit code 0: handed over, or drained by force. 1: refused, cancelled or timeout.
 	}
 	cmd.Flags().DurationVar(&o.wait, "timeout", time.Minute, "maximum time to wait")
 	cmd.Flags().BoolVar(&o.undo, "undo", false, "put the node into service again")
-	cmd.Flags().BoolVar(&o.force, "force", false, "drain even if no live peer receives from this node; its sessions are lost")
+	cmd.Flags().BoolVar(&o.force, "force", false, "drain even if no peer can take over; sessions are lost")
 	o.bind(cmd)
 	return cmd
 }

@@ -51,7 +51,7 @@ func (c *Client) Handover(ctx context.Context) (Handover, error) {
 }
 
 // Drain takes the node out of service. The node is not ready when Drain returns without an error.
-// Without force, the daemon refuses if no live peer receives from it.
+// Without force, the daemon refuses if no peer can take over.
 func (c *Client) Drain(ctx context.Context, force bool) (Handover, error) {
 	return ask[Handover](ctx, c, http.MethodPut, "/drain?force="+strconv.FormatBool(force))
 }

@@ -100,6 +100,29 @@ func (f *finder) files() {
 	}
 }
 
+// FileProblem is a problem of a file that is in use.
+type FileProblem struct {
+	File   string `json:"file"`
+	Text   string `json:"text"`
+	Remedy string `json:"remedy"`
+}
+
+// fillFiles adds the problems of files that the daemon reads and writes.
+func (d *Daemon) fillFiles(s *Status) {
+	s.StateDir = d.config.StateDir
+	if st := d.state.stats(); !st.Saved {
+		s.StateProblem = st.Problem
+	}
+	if _, err := d.lastReload(); err != nil {
+		s.SettingsProblem = err.Error()
+	}
+	s.NeedsRestart = d.reloads.needRestart()
+	s.TLSProblem = d.credentials.ReloadProblem()
+	for _, a := range d.credentials.Advice() {
+		s.FileProblems = append(s.FileProblems, FileProblem{a.File, a.Problem, a.Hint})
+	}
+}
+
 // members adds the problems of nodes that are not peers.
 func (f *finder) members() {
 	s := f.status

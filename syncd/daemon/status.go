@@ -55,13 +55,6 @@ type Status struct {
 	Problems []problem.Problem `json:"problems"`
 }
 
-// FileProblem is a problem of a file that is in use.
-type FileProblem struct {
-	File   string `json:"file"`
-	Text   string `json:"text"`
-	Remedy string `json:"remedy"`
-}
-
 // UnverifiedNode is a member of gossip that is not a peer, with the reason.
 type UnverifiedNode struct {
 	Node    string `json:"node"`
@@ -288,22 +281,6 @@ func (d *Daemon) Status() Status {
 	d.problems.Set(s.StateProblems(), time.Now(), d.starting())
 	s.Problems = d.problems.All()
 	return s
-}
-
-// fillFiles adds the problems of files that the daemon reads and writes.
-func (d *Daemon) fillFiles(s *Status) {
-	s.StateDir = d.config.StateDir
-	if st := d.state.stats(); !st.Saved {
-		s.StateProblem = st.Problem
-	}
-	if _, err := d.lastReload(); err != nil {
-		s.SettingsProblem = err.Error()
-	}
-	s.NeedsRestart = d.reloads.needRestart()
-	s.TLSProblem = d.credentials.ReloadProblem()
-	for _, a := range d.credentials.Advice() {
-		s.FileProblems = append(s.FileProblems, FileProblem{a.File, a.Problem, a.Hint})
-	}
 }
 
 func (d *Daemon) captureStatus() CaptureStatus {

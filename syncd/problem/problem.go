@@ -86,8 +86,8 @@ func NewList(log *slog.Logger) *List {
 }
 
 // Set replaces the problems from the state of the node. A problem that was in the list keeps the time of its beginning. Problems
-// from events stay until their end. quiet suppresses log lines about problems that begin.
-func (l *List) Set(found []Problem, now time.Time, quiet bool) {
+// from events stay until their end. While starting is set, the log has no problem that begins.
+func (l *List) Set(found []Problem, now time.Time, starting bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	present := make(map[key]bool, len(found))
@@ -100,7 +100,7 @@ func (l *List) Set(found []Problem, now time.Time, quiet bool) {
 	for k, p := range l.problems {
 		if p.lastEvent.IsZero() && !present[k] || !p.lastEvent.IsZero() && now.Sub(p.lastEvent) > eventTime {
 			l.end(k, p, now)
-		} else if kind := Of(p.ID); !quiet && !p.logged && now.Sub(p.Since) >= kind.LogAfter {
+		} else if kind := Of(p.ID); !starting && !p.logged && now.Sub(p.Since) >= kind.LogAfter {
 			p.logged = true
 			l.log.Log(context.Background(), p.level(), "problem began", p.attrs()...)
 		}
