@@ -26,13 +26,12 @@ var programsNotRun = map[string]string{
 
 // notRun lists the commands of programs that run which do not run themselves, with the reason.
 var notRun = map[string]string{
-	"syncd clears release ct":                                     "there is no clear. TestProcedures runs it",
-	"syncd clears restore ct":                                     "there is no clear. TestProcedures runs it",
-	"syncd clears release MAP":                                    "there is no clear. TestProcedures runs it",
-	"syncd clears restore MAP":                                    "there is no clear. TestProcedures runs it",
-	"syncd run":                                                   "the node runs already",
-	"syncd run --config /etc/mapsync/syncd.yaml":                  "the node runs already",
-	"openssl crl -in /etc/mapsync/crl.pem -noout -nextupdate":     "the cluster has no revocation list",
+	"syncd clears release ct":                    "there is no clear. TestProcedures runs it",
+	"syncd clears restore ct":                    "there is no clear. TestProcedures runs it",
+	"syncd clears release MAP":                   "there is no clear. TestProcedures runs it",
+	"syncd clears restore MAP":                   "there is no clear. TestProcedures runs it",
+	"syncd run":                                  "the node runs already",
+	"syncd run --config /etc/mapsync/syncd.yaml": "the node runs already",
 	"openssl crl -in /etc/mapsync/tls/crl.pem -noout -nextupdate": "the cluster has no revocation list",
 	"openssl crl -in /etc/mapsync/crl.pem -noout -text":           "the cluster has no revocation list",
 	"syncd purge ct_map --unused-for 1h":                          "the map has no takeover-expiry",

@@ -1975,10 +1975,10 @@ const file_ct_map_proto_rawDesc = "" +
 	"\vunsubscribe\x18\x03 \x01(\v2\x1d.mapsync.v1.MapUnsubscriptionH\x00R\vunsubscribe\x129\n" +
 	"\vclock_probe\x18\x05 \x01(\v2\x16.mapsync.v1.ClockProbeH\x00R\n" +
 	"clockProbeB\t\n" +
-	"\amessageJ\x04\b\x04\x10\x05J\x04\b\x06\x10\aJ\x04\b\a\x10\bJ\x04\b\b\x10\tJ\x04\b\f\x10\rR\x03ackR\acompareR\x06resendR\x06ownersR\x06report\"\x8d\x01\n" +
+	"\amessageJ\x04\b\x04\x10\x05J\x04\b\x06\x10\aJ\x04\b\a\x10\bJ\x04\b\b\x10\tJ\x04\b\f\x10\rR\x03ackR\acompareR\x06resendR\x06ownersR\x06report\"\x9f\x01\n" +
 	"\x05Hello\x12)\n" +
 	"\x10protocol_version\x18\x01 \x01(\rR\x0fprotocolVersion\x12+\n" +
-	"\x04self\x18\x02 \x01(\v2\x17.mapsync.v1.IncarnationR\x04selfJ\x04\b\x03\x10\aR\areportsR\aaddressR\x14max_protocol_version\"9\n" +
+	"\x04self\x18\x02 \x01(\v2\x17.mapsync.v1.IncarnationR\x04selfJ\x04\b\x03\x10\tR\areportsR\aaddressR\x14max_protocol_versionR\areleaseR\acluster\"9\n" +
 	"\vIncarnation\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x16\n" +
 	"\x06number\x18\x02 \x01(\x06R\x06number\"\xe1\x01\n" +
@@ -2011,10 +2011,10 @@ const file_ct_map_proto_rawDesc = "" +
 	"clockReplyB\t\n" +
 	"\amessageJ\x04\b\t\x10\n" +
 	"J\x04\b\n" +
-	"\x10\vJ\x04\b\v\x10\fJ\x04\b\f\x10\rJ\x04\b\r\x10\x0eR\x06digestR\x06resentR\vowners_sentR\asourcesR\bhandover\"\x86\x01\n" +
+	"\x10\vJ\x04\b\v\x10\fJ\x04\b\f\x10\rJ\x04\b\r\x10\x0eR\x06digestR\x06resentR\vowners_sentR\asourcesR\bhandover\"\x92\x01\n" +
 	"\aWelcome\x12)\n" +
 	"\x10protocol_version\x18\x01 \x01(\rR\x0fprotocolVersion\x12+\n" +
-	"\x04self\x18\x02 \x01(\v2\x17.mapsync.v1.IncarnationR\x04selfJ\x04\b\x03\x10\x04J\x04\b\x04\x10\x05R\x0eowner_requestsR\areports\"\x99\x01\n" +
+	"\x04self\x18\x02 \x01(\v2\x17.mapsync.v1.IncarnationR\x04selfJ\x04\b\x03\x10\aR\x0eowner_requestsR\areportsR\areleaseR\acluster\"\x99\x01\n" +
 	"\vMapAccepted\x12\x10\n" +
 	"\x03map\x18\x01 \x01(\rR\x03map\x12\x1e\n" +
 	"\n" +
