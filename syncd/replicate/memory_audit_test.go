@@ -63,7 +63,7 @@ func TestAuditFindingsAreLoggedOnce(t *testing.T) {
 		out.Reset()
 		corruptTable(tb, 3)
 		r.audit(t.Context())
-		if !strings.Contains(out.String(), "changed in memory") || !strings.Contains(out.String(), "map="+testMap+" buckets=1 hint=") {
+		if !strings.Contains(out.String(), "changed in memory") || !strings.Contains(out.String(), "map="+testMap+" buckets=1 problem=memory-corrupt hint=") {
 			t.Errorf("log of the audit: got %q, want a change in memory with map=%s buckets=1 and a hint", out.String(), testMap)
 		}
 	}
