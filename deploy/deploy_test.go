@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"mapsync/internal/handbook"
+	"mapsync/syncd/problem"
 
 	"github.com/goccy/go-yaml"
 )
@@ -24,30 +25,33 @@ var (
 	grouping    = regexp.MustCompile(`\b(?:by|without|on|ignoring) \(([^)]*)\)`)
 	usedLabel   = regexp.MustCompile(`\$labels\.(\w+)`)
 	legendLabel = regexp.MustCompile(`\{\{(\w+)\}\}`)
-	runbookLink = regexp.MustCompile(`runbook\.md#(\S+)$`)
+	pageLink    = regexp.MustCompile(`/(\w+)\.md#(\S+|{{ \$labels\.id }})$`)
 )
 
 // targetLabels are the labels that Prometheus or the setting cluster adds to each sample.
 var targetLabels = []string{"instance", "job", "cluster"}
 
-// runbook is the runbook page with its metrics. Another test verifies that these are the metrics of
-// the program.
+// runbook is the runbook page with its metrics, and the page about problems. Other tests verify that these are the metrics and
+// problems of the program.
 type runbook struct {
-	page    *handbook.Page
+	pages   map[string]*handbook.Page // by name
 	metrics map[string]handbook.Metric
 }
 
 func readRunbook(t *testing.T) *runbook {
 	t.Helper()
-	page, err := handbook.Read("../docs/runbook.md")
-	if err != nil {
+	r := &runbook{pages: make(map[string]*handbook.Page)}
+	for _, name := range []string{"runbook", "night"} {
+		var err error
+		if r.pages[name], err = handbook.Read("../docs/" + name + ".md"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var err error
+	if r.metrics, err = r.pages["runbook"].Metrics(); err != nil {
 		t.Fatal(err)
 	}
-	metrics, err := page.Metrics()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return &runbook{page, metrics}
+	return r
 }
 
 // checkExpr returns an error for an unknown metric or label in an expression, or for an operation that
@@ -119,11 +123,28 @@ func (r *runbook) checkLabel(expr, label string) error {
 	return fmt.Errorf("nothing in %s has a label %s", expr, label)
 }
 
-// checkLink returns an error if a link does not refer to a section of the runbook.
-func (r *runbook) checkLink(link string) error {
-	anchor := runbookLink.FindStringSubmatch(link)
-	if anchor == nil || r.page.Find(anchor[1]) == nil {
-		return fmt.Errorf("%q leads to no section of the runbook", link)
+// checkLink returns an error if a link does not refer to a section of a page. The anchor of an alert about problems is the id of the
+// problem.
+func (r *runbook) checkLink(link, expr string) error {
+	found := pageLink.FindStringSubmatch(link)
+	if found == nil || r.pages[found[1]] == nil {
+		return fmt.Errorf("%q leads to no page", link)
+	}
+	anchors := []string{found[2]}
+	if found[2] == "{{ $labels.id }}" {
+		if anchors = nil; strings.HasPrefix(expr, "mapsync_problem{") {
+			for _, k := range problem.Kinds {
+				anchors = append(anchors, k.ID)
+			}
+		}
+	}
+	for _, anchor := range anchors {
+		if r.pages[found[1]].Find(anchor) == nil {
+			return fmt.Errorf("%q leads to no section %s", link, anchor)
+		}
+	}
+	if len(anchors) == 0 {
+		return fmt.Errorf("%q has the id of a problem, and %q is about no problem", link, expr)
 	}
 	return nil
 }
@@ -167,7 +188,7 @@ func TestAlerts(t *testing.T) {
 			if s := rule.Labels["severity"]; s != "page" && s != "ticket" {
 				t.Errorf("%s: severity: got %q, want \"page\" or \"ticket\"", rule.Alert, s)
 			}
-			if err := r.checkLink(rule.Annotations["runbook_url"]); err != nil {
+			if err := r.checkLink(rule.Annotations["runbook_url"], rule.Expr); err != nil {
 				t.Errorf("%s: got error %v, want nil", rule.Alert, err)
 			}
 			for _, label := range usedLabel.FindAllStringSubmatch(rule.Annotations["summary"], -1) {
@@ -224,7 +245,7 @@ func TestDashboard(t *testing.T) {
 				places[at] = true
 			}
 		}
-		if err := r.checkLink(p.Description); err != nil {
+		if err := r.checkLink(p.Description, ""); err != nil {
 			t.Errorf("panel %q: got error %v, want nil", p.Title, err)
 		}
 		for _, target := range p.Targets {
@@ -269,7 +290,16 @@ func TestInvalidExpressionsAreDetected(t *testing.T) {
 			t.Errorf("%s: got error %v, want %q", expr, err, want)
 		}
 	}
-	if r.checkLink("file:/x/runbook.md#nowhere") == nil || r.checkLink("file:/x/runbook.md") == nil {
-		t.Error("checkLink of an invalid link: got nil, want an error")
+	const id = "file:/x/night.md#{{ $labels.id }}"
+	for link, expr := range map[string]string{
+		"file:/x/runbook.md#nowhere": "", "file:/x/runbook.md": "", "file:/x/other.md#mapsync_ready": "", id: "mapsync_ready == 0",
+		"file:/x/runbook.md#{{ $labels.id }}": "mapsync_problem{} > 0",
+	} {
+		if r.checkLink(link, expr) == nil {
+			t.Errorf("checkLink of %q with %q: got nil, want an error", link, expr)
+		}
+	}
+	if err := r.checkLink(id, `mapsync_problem{severity="critical"} > 0`); err != nil {
+		t.Errorf("checkLink of %q: got error %v, want nil", id, err)
 	}
 }

@@ -3,13 +3,11 @@ package daemon_test
 import (
 	"encoding/json"
 	"io"
-	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"regexp"
+	"slices"
 	"sync"
-	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -70,8 +68,8 @@ func (c *childNode) signal(s syscall.Signal) {
 	}
 }
 
-// alertCluster has three nodes with certificates, and three maps: one of the same size on all
-// nodes, one that is smaller on n2, and one whose keys have padding.
+// alertCluster has three nodes with certificates, and three maps of the same size on all nodes: one that a scenario makes smaller
+// on n2, and one whose keys have padding.
 type alertCluster struct {
 	t             *testing.T
 	dir           string
@@ -82,36 +80,6 @@ type alertCluster struct {
 	small, padded *ebpf.Map // of n1
 	stateDir      string    // of n2, on its own file system
 	proxy         *metricsProxy
-}
-
-// metricsProxy forwards scrapes of n1 and can change a sample.
-type metricsProxy struct {
-	address   string
-	divergent atomic.Bool
-}
-
-var divergentSample = regexp.MustCompile(`(?m)^(mapsync_divergent_entries\{.*\}) 0$`)
-
-func newMetricsProxy(t *testing.T, n *node) *metricsProxy {
-	t.Helper()
-	p := &metricsProxy{address: loopback(101) + ":9746"}
-	server := &http.Server{Addr: p.address, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		response, err := http.Get("http://" + n.config.MetricsListen + r.URL.Path)
-		if err != nil {
-			w.WriteHeader(http.StatusBadGateway)
-			return
-		}
-		defer response.Body.Close()
-		text, _ := io.ReadAll(response.Body)
-		if p.divergent.Load() {
-			text = divergentSample.ReplaceAll(text, []byte("$1 3"))
-		}
-		w.Header().Set("Content-Type", response.Header.Get("Content-Type"))
-		_, _ = w.Write(text)
-	})}
-	go func() { _ = server.ListenAndServe() }()
-	t.Cleanup(func() { _ = server.Close() })
-	return p
 }
 
 // aMonth returns a validity that is longer than the period of the alert about expiring
@@ -137,7 +105,7 @@ func newAlertCluster(t *testing.T) *alertCluster {
 	c.ct1, c.ct2 = c.pinned(1, "ct", 8, 10000), c.pinned(2, "ct", 8, 10000)
 	c.pinned(3, "ct", 8, 10000)
 	c.small = c.pinned(1, "small", 8, 1000)
-	c.pinned(2, "small", 8, 100)
+	c.pinned(2, "small", 8, 1000)
 	c.pinned(3, "small", 8, 1000)
 	for number := 3; number >= 1; number-- {
 		c.padded = pinnedAs(t, c.pin(number, "padded"), paddedSpec())
@@ -245,32 +213,45 @@ func (c *alertCluster) relayout(valueSize uint32) {
 	c.n3.start()
 }
 
+// resize replaces the map small of n2, and waits until n2 uses the new one. Its table takes the limit of the new map.
+func (c *alertCluster) resize(entries uint32) {
+	c.t.Helper()
+	c.pinned(2, "small", 8, entries)
+	poll.Eventually(c.t, "the new map is in use", func() bool {
+		list := c.n2.status().Maps
+		i := slices.IndexFunc(list, func(m daemon.MapStatus) bool { return m.Name == "small" })
+		return i >= 0 && list[i].MaxEntries == int(entries) && list[i].State == daemon.MapReplicating
+	})
+}
+
 // scenarios returns at least one scenario for each alert. The test runs them in the order of
 // their names.
 func (c *alertCluster) scenarios() map[string]alertScenario {
 	var stop func()
 	again := func(write func(v uint64)) func() { return func() { stop = writeLoop(c.t, write) } }
-	away := []string{"MapsyncNoAnswer", "MapsyncRedundancyReduced", "MapsyncPeersMissing", "MapsyncStandbyBehind", "MapsyncNotReady", "MapsyncPeerMapUnserved"}
+	away := problems("redundancy", "not-ready", "stream-missing", "peer-unreachable", "peer-behind", "map-unserved", "comparison-impossible", "gossip-unreachable", "connection-refused")
+	away = append(away, "MapsyncNoAnswer", "MapsyncPeersMissing")
+	replaced := problems("map-missing", "not-ready", "map-unserved", "redundancy", "peer-behind")
 	return map[string]alertScenario{
 		"a drained node": {
 			begin: func() {
-				c.n1.beginDrain()
+				c.n2.beginDrain()
 			},
 			end: func() {
-				if _, err := c.n1.client.Undrain(c.t.Context()); err != nil {
+				if _, err := c.n2.client.Undrain(c.t.Context()); err != nil {
 					c.t.Fatal(err)
 				}
 			},
 		},
 		"a node is stopped": {
-			want:    []string{"MapsyncNoAnswer", "MapsyncRedundancyReduced", "MapsyncPeersMissing"},
+			want:    []string{"MapsyncNoAnswer", "MapsyncCritical redundancy", "MapsyncPeersMissing"},
 			allowed: away,
 			begin:   func() { c.n3.stop() },
 			end:     func() { c.n3.start(); c.ready() },
 		},
 		"a map is missing": {
-			want:    []string{"MapsyncMapUnavailable", "MapsyncNotReady"},
-			allowed: []string{"MapsyncPeerMapUnserved", "MapsyncPeerLacksEntries", "MapsyncStandbyBehind"},
+			want:    []string{"MapsyncCritical map-missing", "MapsyncCritical not-ready"},
+			allowed: problems("redundancy", "map-unserved", "not-held", "peer-behind"),
 			begin: func() {
 				if err := os.Remove(c.pin(1, "ct")); err != nil {
 					c.t.Fatal(err)
@@ -279,13 +260,13 @@ func (c *alertCluster) scenarios() map[string]alertScenario {
 			end: func() { c.ct1 = c.pinned(1, "ct", 8, 10000); c.ready() },
 		},
 		"a peer has another layout": {
-			want:    []string{"MapsyncPeerMapUnserved"},
-			allowed: append(away, "MapsyncMapUnavailable"),
+			want:    []string{"MapsyncCritical map-unserved", "MapsyncCritical redundancy"},
+			allowed: slices.Concat(away, problems("map-refused")),
 			begin:   func() { c.relayout(24) },
 			end:     func() { c.relayout(8); c.ready() },
 		},
 		"a peer stops responding": {
-			want:    []string{"MapsyncStandbyBehind"},
+			want:    []string{"MapsyncWarning peer-behind"},
 			allowed: away,
 			begin: func() {
 				c.n3.signal(syscall.SIGSTOP)
@@ -297,26 +278,33 @@ func (c *alertCluster) scenarios() map[string]alertScenario {
 			end: func() { stop(); c.n3.signal(syscall.SIGCONT); c.ready(); c.remove(c.ct1, 10) },
 		},
 		"a peer's map is too small": {
-			want:    []string{"MapsyncFailedWrites", "MapsyncPeerLacksEntries"},
-			allowed: []string{"MapsyncDivergent", "MapsyncNotReady", "MapsyncRecordsRejected"},
-			begin:   func() { c.n1.write(c.small, 0, 150, 1) },
-			end:     func() { c.remove(c.small, 150) },
+			want:    []string{"MapsyncCritical failed-writes", "MapsyncWarning not-held", "MapsyncWarning map-differs", "MapsyncCritical redundancy"},
+			allowed: slices.Concat(replaced, problems("divergent", "records-over-limit", "refused-entries")),
+			begin:   func() { c.resize(100); c.n1.write(c.small, 0, 150, 1) },
+			end:     func() { c.remove(c.small, 150); c.resize(1000); c.ready() },
+		},
+		"a peer sends too many records": {
+			want: []string{"MapsyncWarning records-over-limit", "MapsyncWarning refused-entries"},
+			allowed: slices.Concat(replaced, problems("divergent", "failed-writes", "not-held", "map-differs", "unsent-entries", "comparison-impossible",
+				"peer-behind", "redundancy")),
+			begin: func() { c.resize(100); c.n1.write(c.small, 0, 500, 1) },
+			end:   func() { c.remove(c.small, 500); c.resize(1000); c.ready() },
 		},
 		// syncd repairs all differences that a test can cause within seconds. Therefore the proxy
 		// changes the sample between the node and Prometheus.
 		"entries differ": {
-			want:  []string{"MapsyncDivergent"},
+			want:  []string{"MapsyncCritical divergent"},
 			begin: func() { c.proxy.divergent.Store(true) },
 			end:   func() { c.proxy.divergent.Store(false) },
 		},
 		"first gossip keys differ": {
-			want:    []string{"MapsyncComparisonInconclusive"},
-			allowed: []string{"MapsyncDivergent"},
+			want:    []string{"MapsyncWarning comparison-impossible"},
+			allowed: problems("divergent"),
 			begin:   func() { c.n2.gossipKeys(2, 1); c.reload(c.n2, func(*config.Config) {}) },
 			end:     func() { c.n2.gossipKeys(1, 2); c.reload(c.n2, func(*config.Config) {}) },
 		},
 		"a key has padding": {
-			want: []string{"MapsyncUnsentEntries"},
+			want: []string{"MapsyncWarning unsent-entries", "MapsyncWarning peer-unsent-entries", "MapsyncCritical redundancy"},
 			begin: func() {
 				c.n1.applyEntries(c.padded, 1, func(int) (key, value []byte) { return []byte{1, 0, 0, 0, 2, 0, 3, 4}, []byte{1, 0, 0, 0} })
 			},
@@ -325,18 +313,25 @@ func (c *alertCluster) scenarios() map[string]alertScenario {
 			},
 		},
 		"events are lost repeatedly": {
-			want:    []string{"MapsyncLossesOpen"},
-			allowed: []string{"MapsyncDivergent", "MapsyncStandbyBehind"},
+			want:    []string{"MapsyncWarning losses-open"},
+			allowed: problems("divergent", "peer-behind", "redundancy"),
 			begin: again(func(v uint64) {
 				c.n2.write(c.ct2, 0, 1000, v)
 				time.Sleep(20 * time.Millisecond) // the rate of the changes
 			}),
 			end: func() { stop() },
 		},
-		"a certificate expires soon": {
-			want: []string{"MapsyncCertificateExpiring"},
+		"a certificate expires within a week": {
+			want: []string{"MapsyncWarning tls-files"},
 			begin: func() {
-				c.certify(testcert.Options{NotBefore: time.Now().Add(-9 * 24 * time.Hour), NotAfter: time.Now().Add(24 * time.Hour)})
+				c.certify(testcert.Options{NotBefore: time.Now().Add(-24 * 24 * time.Hour), NotAfter: time.Now().Add(6 * 24 * time.Hour)})
+			},
+			end: func() { c.certify(aMonth()) },
+		},
+		"a certificate expires within a day": {
+			want: []string{"MapsyncWarning tls-files", "MapsyncCertificateExpiring"},
+			begin: func() {
+				c.certify(testcert.Options{NotBefore: time.Now().Add(-9 * 24 * time.Hour), NotAfter: time.Now().Add(20 * time.Hour)})
 			},
 			end: func() { c.certify(aMonth()) },
 		},
@@ -345,17 +340,17 @@ func (c *alertCluster) scenarios() map[string]alertScenario {
 			end:   func() { c.certify(aMonth()) },
 		},
 		"a revocation list is expired": {
-			want:  []string{"MapsyncRevocationListExpired"},
+			want:  []string{"MapsyncWarning tls-files"},
 			begin: func() { c.revoke(time.Now().Add(-time.Minute)) },
 			end:   func() { c.revoke(time.Now().Add(time.Hour)) },
 		},
 		"the state directory is read-only": {
-			want:  []string{"MapsyncStateNotSaved"},
+			want:  []string{"MapsyncWarning state-not-saved"},
 			begin: func() { c.remountState(unix.MS_RDONLY) },
 			end:   func() { c.remountState(0) },
 		},
 		"settings are refused": {
-			want: []string{"MapsyncReloadFailed"},
+			want: []string{"MapsyncWarning settings-not-reloaded"},
 			begin: func() {
 				next := c.n1.config
 				next.Attach = "magic"
@@ -368,15 +363,10 @@ func (c *alertCluster) scenarios() map[string]alertScenario {
 	}
 }
 
-// flood makes n1 send more records than the table of n2's smaller map may hold.
-func (c *alertCluster) flood() alertScenario {
-	return alertScenario{
-		want: []string{"MapsyncRecordsRejected"},
-		allowed: []string{
-			"MapsyncDivergent", "MapsyncFailedWrites", "MapsyncPeerLacksEntries", "MapsyncNotReady", "MapsyncUnsentEntries",
-			"MapsyncComparisonInconclusive", "MapsyncStandbyBehind",
-		},
-		begin: func() { c.n1.write(c.small, 0, 500, 1) },
-		end:   func() { c.remove(c.small, 500) },
+// problems returns the names of the alerts about problems. An alert has the severity of the problem, which a test need not name.
+func problems(ids ...string) (names []string) {
+	for _, id := range ids {
+		names = append(names, "MapsyncCritical "+id, "MapsyncWarning "+id)
 	}
+	return names
 }
