@@ -135,7 +135,9 @@ func TestExceptionsDoNotBlockReadiness(t *testing.T) {
 	if !n2.log.contains(`msg="cannot store entries of peer`) || !n2.log.contains(`reason="decode value: value does not fit`) {
 		t.Error("log: want the reason of the refused entries")
 	}
-	n1.beginDrain()
+	if _, err := n1.client.Drain(t.Context(), true); err != nil { // the peer holds less than redundancy-share
+		t.Fatal(err)
+	}
 	poll.Eventually(t, "the drain lists the entries", func() bool {
 		h, err := n1.client.Handover(t.Context())
 		return err == nil && h.Done && len(h.NotHeld) == 1 && h.NotHeld[0].Text() == "2 entries of ct not held by n2: 2 cannot be held there"

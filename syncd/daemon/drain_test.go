@@ -18,6 +18,7 @@ func TestDrainHandsOver(t *testing.T) {
 	n1, n2, m1, m2 := twoNodes(t, 20_000)
 	startPair(t, n1, n2)
 	poll.Eventually(t, "the health service reports serving", n1.serving)
+	poll.Eventually(t, "the peer can take over", func() bool { return n1.status().Redundancy.Live == 1 })
 	n1.write(m1, 0, 10_000, 7)
 
 	h, err := n1.client.Drain(t.Context(), false)
