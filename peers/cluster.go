@@ -297,5 +297,8 @@ func (c *Cluster) shutdown() error {
 
 // gossipAddr returns the host:port of a node's gossip.
 func gossipAddr(n *memberlist.Node) string {
+	if n.Addr == nil {
+		return ""
+	}
 	return net.JoinHostPort(n.Addr.String(), strconv.Itoa(int(n.Port)))
 }

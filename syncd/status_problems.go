@@ -3,6 +3,8 @@ package main
 import (
 	"fmt"
 	"io"
+	"maps"
+	"slices"
 	"strings"
 	"time"
 
@@ -10,26 +12,43 @@ import (
 	"mapsync/syncd/problem"
 )
 
-// printProblems prints each problem with its remedy. A problem that concerns several maps in the same way is printed once.
-func printProblems(out io.Writer, list []problem.Problem) {
-	for _, each := range group(list) {
-		p := &each.Problem
-		subject := []string{p.ID}
-		if len(each.maps) > 0 {
-			subject = append(subject, "map "+daemon.MapNames(each.maps))
+// maxAlike is how many problems with the same id are printed. An attacker can cause many.
+const maxAlike = 8
+
+// printProblems prints each problem with its remedy. A problem that concerns several maps in the same way is printed once. Of many
+// problems with the same id, it prints some, unless all is set.
+func printProblems(out io.Writer, list []problem.Problem, all bool) {
+	printed := make(map[string]int)
+	groups := group(list)
+	for i := range groups {
+		id := groups[i].ID
+		if printed[id]++; all || printed[id] <= maxAlike {
+			printProblem(out, &groups[i])
 		}
-		if p.Peer != "" {
-			subject = append(subject, "peer "+p.Peer)
-		}
-		if p.Subject != "" {
-			subject = append(subject, p.Subject)
-		}
-		wrap(out, fmt.Sprintf("%s %s, for %s: %s", strings.ToUpper(string(p.Severity)), strings.Join(subject, ", "), daemon.Ago(time.Since(p.Since)), p.Text))
-		for _, line := range p.Details {
-			wrap(out, "  "+line)
-		}
-		wrap(out, "  remedy: "+p.Remedy)
 	}
+	for _, id := range slices.Sorted(maps.Keys(printed)) {
+		if n := printed[id] - maxAlike; !all && n > 0 {
+			fmt.Fprintf(out, "%d more with the id %s: see syncd status --problems --all\n", n, id)
+		}
+	}
+}
+
+func printProblem(out io.Writer, p *problems) {
+	subject := []string{p.ID}
+	if len(p.maps) > 0 {
+		subject = append(subject, "map "+daemon.MapNames(p.maps))
+	}
+	if p.Peer != "" {
+		subject = append(subject, "peer "+p.Peer)
+	}
+	if p.Subject != "" {
+		subject = append(subject, p.Subject)
+	}
+	wrap(out, fmt.Sprintf("%s %s, for %s: %s", strings.ToUpper(string(p.Severity)), strings.Join(subject, ", "), daemon.Ago(time.Since(p.Since)), p.Text))
+	for _, line := range p.Details {
+		wrap(out, "  "+line)
+	}
+	wrap(out, "  remedy: "+p.Remedy)
 }
 
 // problems are problems with the same text, about several maps.

@@ -23,6 +23,8 @@ const (
 	descriptorSlack = 32
 	// recovery is the time after a start or an attack in which the daemons must return to the state before it.
 	recovery = time.Minute
+	// exitProblems is the exit code of syncd status if the node has problems.
+	exitProblems = 1
 )
 
 // adversary names the attacker by the credentials that the attacker has.
@@ -240,7 +242,9 @@ func (n *node) checkRecovered(ctx context.Context, was sample, r *result) error 
 	}
 	limited, cancel := context.WithTimeout(ctx, answerLimit)
 	defer cancel()
-	if out, err := exec.CommandContext(limited, n.c.syncd, "status", "--control-socket", n.socket()).CombinedOutput(); err != nil {
+	// The attack itself may be a problem that the daemon states.
+	out, err := exec.CommandContext(limited, n.c.syncd, "status", "--control-socket", n.socket()).CombinedOutput()
+	if exit, ok := errors.AsType[*exec.ExitError](err); err != nil && (!ok || exit.ExitCode() != exitProblems) {
 		errs = append(errs, fmt.Errorf("syncd status of %s: %w: %s", n.name, err, out))
 	}
 	return errors.Join(errs...)

@@ -119,9 +119,9 @@ func (c *chaos) run() {
 		c.stableStayed()
 		return
 	}
-	// An entry that the kernel evicted from one map may remain in another, without a delete. After
-	// all flows have been deleted and a few have been written again, every map has room for all.
-	c.eventuallyAfterCatchUp(c.limit, c.inSyncAnd(func(content) error { return nil }))
+	// The flows of all nodes need more than an LRU map: each keeps those of its own data plane, and the tables refuse what
+	// they have no room for. After all flows have been deleted and a few have been written again, every map has room for all.
+	c.awaitCaughtUp()
 	c.loadEach("/clear")
 	c.eventuallyAfterCatchUp(4*c.limit, c.inSyncAnd(func(t content) error {
 		if n := countFlows(t); n > 0 {
