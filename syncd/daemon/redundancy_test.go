@@ -27,7 +27,7 @@ func (n *node) sample(name, labels string) string {
 func TestRedundancyIsReported(t *testing.T) {
 	n1, n2, _, _ := twoNodes(t, 100)
 	n1.config.ExpectedPeers = config.PeerList{"n1", "n2", "n3"}
-	n1.config.Cluster = "edge"
+	n1.config.Cluster, n2.config.Cluster = "edge", "edge"
 	startPair(t, n1, n2)
 	redundancy := func() daemon.Redundancy { return n1.status().Redundancy }
 	poll.Eventually(t, "one of two peers is live", func() bool {

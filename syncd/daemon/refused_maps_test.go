@@ -55,7 +55,7 @@ func TestDuplicateMapIsRefused(t *testing.T) {
 	for round := range uint64(4) {
 		n1.write(m1, round*10, round*10+10, 7)
 		poll.Eventually(t, "a change reaches the peer", func() bool { return holds(t, m2, int(round*10+10), 7) })
-		poll.Stays(t, 700*time.Millisecond, "the refusal is logged once", func() bool { return n1.log.count("map ct uses it") == 1 })
+		poll.Stays(t, 700*time.Millisecond, "the refusal is logged once", func() bool { return n1.log.count(`msg="cannot replicate map" map=dup`) == 1 })
 	}
 	if s := n1.status().Maps[1]; s.State != daemon.MapRefused || !strings.Contains(s.Error, "map ct uses it") {
 		t.Errorf("second name: got %+v, want it refused", s)
