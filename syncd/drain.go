@@ -33,8 +33,8 @@ replicate. The node stays drained until --undo, even after a timeout, a restart 
 a stop of the load balancer. From the end of the drain on, deletes of the handed over entries by the
 control plane of this node are not replicated: a load balancer may clear its map when it stops. --undo
 restores these entries before the node returns to service.
-Without a live peer the command fails. If all peers leave during the drain, the daemon cancels it,
-and the last node returns to service. --force drains the last node, too.
+Without a peer that can take over each map the command fails. If all peers leave during the drain, or
+are drained, the daemon cancels it, and the node returns to service. --force drains the last node, too.
 Exit code 0: handed over, or drained by force. 1: refused, cancelled or timeout. 2: wrong use.`,
 		Example: `  syncd drain --timeout 30s && systemctl stop lb syncd
   syncd drain --undo`,

@@ -53,7 +53,7 @@ func (c *Config) bindNetwork(fs *pflag.FlagSet) {
 
 // bindReplication declares the settings of readiness and of records.
 func (c *Config) bindReplication(fs *pflag.FlagSet) {
-	fs.StringVar(&c.Cluster, "cluster", c.Cluster, "name of the cluster: the label cluster of all metrics")
+	fs.StringVar(&c.Cluster, "cluster", c.Cluster, "name of the cluster: nodes with another name do not join, and all metrics have it as the label cluster")
 	fs.StringArrayVar((*[]string)(&c.ExpectedPeers), "expected-peers", c.ExpectedPeers, "`NAME` of an expected peer (repeatable; this node is ignored), or one number of peers; missing peers are reported")
 	fs.Float64Var(&c.RedundancyShare, "redundancy-share", c.RedundancyShare, "`percent` of this node's entries of each map that a peer must hold to count as redundancy")
 	fs.BoolVar(&c.AllowUnservedMaps, "allow-unserved-maps", c.AllowUnservedMaps, "become ready although a live peer does not replicate a map with this node, as in a rolling upgrade")

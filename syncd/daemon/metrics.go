@@ -75,10 +75,10 @@ var (
 	kernelCalls = desc("kernel_call_seconds", "Processor time of each system call that reads or writes maps, or creates the buffer of events or a map of sums, by call, in seconds.", "call")
 
 	redundancyExpected = desc("redundancy_expected", "Peers that expected-peers lists; 0 if it is not set.")
-	redundancyLive     = desc("redundancy_live", "Expected peers with streams in both directions.")
+	redundancyLive     = desc("redundancy_live", "Expected peers that can take over all maps of this node now.")
 	peerMapState       = desc("peer_map_state", "1 for the current state of a map with a live peer, by direction; 0 for the others.", "peer", "map", "direction", "state")
 
-	peerNotHeld   = desc("peer_unheld_entries", "Entries that the peer does not hold, by cause: failed writes to its kernel map, or refused because it cannot represent them.", "peer", "map", "cause")
+	peerNotHeld   = desc("peer_unheld_entries", "Entries that the peer does not hold, by cause: no room in its kernel map, evicted from its LRU map, or refused because it cannot represent them.", "peer", "map", "cause")
 	peerDisplaced = desc("peer_displaced_entries_total", "Entries displaced from the peer's full map.", "peer", "map")
 	peerLive      = desc("peer_map_live_entries", "Live records of the map at the peer.", "peer", "map")
 	peerRoom      = desc("peer_map_max_entries", "Maximum number of entries of the map at the peer; 0 while the peer has no kernel map.", "peer", "map")
