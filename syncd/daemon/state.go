@@ -106,7 +106,7 @@ type unheldKeys struct {
 const maxStateSize = 1 << 20
 
 // stateRetry is the interval at which a failed save is repeated.
-const stateRetry = 30 * time.Second
+const stateRetry = 10 * time.Second
 
 // openState reads the state that an earlier incarnation saved in dir. If the file does not exist, or
 // cannot be read, or is damaged, the daemon starts like a new node.
