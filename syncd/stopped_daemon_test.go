@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -71,12 +72,25 @@ func sendSignal(t *testing.T, p *os.Process, s syscall.Signal) {
 	}
 }
 
+// stop stops a process, and waits until each of its threads has stopped.
+func stop(t *testing.T, p *os.Process) {
+	t.Helper()
+	sendSignal(t, p, syscall.SIGSTOP)
+	poll.Eventually(t, "all threads are stopped", func() bool {
+		threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", p.Pid))
+		return err == nil && len(threads) > 0 && !slices.ContainsFunc(threads, func(path string) bool {
+			stat, err := os.ReadFile(path)
+			return err != nil || !strings.Contains(string(stat), ") T ")
+		})
+	})
+}
+
 // Every command that sends requests returns 3 if the daemon is stopped, with the remedy.
 func TestEveryCommandOfAStoppedDaemon(t *testing.T) {
 	const name = "cli_stopped"
 	newTestMap(t, name)
 	p, socket := startProgram(t, 1, name)
-	sendSignal(t, p, syscall.SIGSTOP)
+	stop(t, p)
 	eachRequest(t, func(line []string) {
 		line = append(line, "--control-socket", socket)
 		began := time.Now()
@@ -107,7 +121,7 @@ func TestWatchOfAStoppedDaemon(t *testing.T) {
 		ended <- err
 	}()
 	poll.Stays(t, defaultAnswerTimeout+2*time.Second, "the watch continues", func() bool { return len(ended) == 0 })
-	sendSignal(t, p, syscall.SIGSTOP)
+	stop(t, p)
 	poll.Eventually(t, "the watch ends", func() bool { return len(ended) == 1 })
 	if err := <-ended; !errors.Is(err, daemon.ErrNotRunning) {
 		t.Errorf("watch of a stopped daemon: got error %v, want ErrNotRunning", err)
