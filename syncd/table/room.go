@@ -94,7 +94,8 @@ func (t *Table) noteOlder(s uint32) {
 	}
 }
 
-// noteFoundOlder notes that the map has an entry of a dirty record: a read has found it, or the record has changed during its write.
+// noteFoundOlder notes that the map has an entry of a dirty record: a read has found it, the record has changed during its write, or
+// the load balancer wrote the entry before the record.
 func (t *Table) noteFoundOlder(s uint32) {
 	if t.opt.LRU && t.meta(s).is(flagDirty) {
 		t.room.older.add(s)
