@@ -86,10 +86,12 @@ func (t *Table) entries() int {
 	return t.stats.Live + t.stats.Released - t.notHeld - r.byLack[lacksEvicted] - r.byLack[lacksYet] + r.taken
 }
 
-// noteOlder notes whether a record of an LRU map that becomes dirty has an entry.
+// noteOlder notes whether a record of an LRU map that becomes dirty has an entry. The writer has yet to delete that of a dirty
+// tombstone.
 func (t *Table) noteOlder(s uint32) {
 	m := t.meta(s)
-	if listed := m.seq > 0 || m.is(flagUnversioned); t.opt.LRU && listed && m.live() && !m.is(flagDirty|flagEvicted|flagHeld) {
+	has := m.live() && !m.is(flagDirty|flagEvicted|flagHeld) || m.is(flagTombstone) && m.is(flagDirty)
+	if listed := m.seq > 0 || m.is(flagUnversioned); t.opt.LRU && listed && has {
 		t.room.older.add(s)
 	}
 }

@@ -19,3 +19,18 @@ func TestLateEventShowsAnEntry(t *testing.T) {
 		})
 	}
 }
+
+// TestRecordReplacesATombstone: the writer has not deleted an entry yet when a peer writes its key again.
+func TestRecordReplacesATombstone(t *testing.T) {
+	r := newRig(t, lru(4, 4), func(o *Options) { o.Room = 1 })
+	r.remote(Accepted, second, peer, Version(second), "k", "v")
+	r.write() // the room is used
+	r.remote(Accepted, 2*second, peer, Version(2*second), "k", "-")
+	r.remote(Accepted, 3*second, peer, Version(3*second), "a", "v")
+	r.remote(Accepted, 4*second, peer, Version(4*second), "k", "w")
+	r.tab.Update(func(tx *Tx) {
+		if _, s := tx.t.find(pad("k", keySize)); tx.t.lacksRoom(s) {
+			t.Error("write of a key whose entry the map still has lacks room: got true, want false")
+		}
+	})
+}
