@@ -20,13 +20,16 @@ func TestLateEventShowsAnEntry(t *testing.T) {
 	}
 }
 
-// TestRecordReplacesATombstone: the writer has not deleted an entry yet when a peer writes its key again.
+// TestRecordReplacesATombstone: a sweep has deleted a record, and a peer writes its key before the writer deletes the entry.
 func TestRecordReplacesATombstone(t *testing.T) {
-	r := newRig(t, lru(4, 4), func(o *Options) { o.Room = 1 })
+	r := newRig(t, lru(4, 4), func(o *Options) { o.Room = 2 })
+	r.remote(Accepted, second, peer, Version(second), "a", "v")
 	r.remote(Accepted, second, peer, Version(second), "k", "v")
-	r.write() // the room is used
-	r.remote(Accepted, 2*second, peer, Version(2*second), "k", "-")
-	r.remote(Accepted, 3*second, peer, Version(3*second), "a", "v")
+	r.write()
+	if n := r.sweepAll(9, func(key, _ []byte) bool { return text(key) != "k" }); n != 1 {
+		t.Fatalf("records that the peer lacks: got %d deleted, want 1", n)
+	}
+	r.local(Accepted, 2*second, "update b v packet 0") // the room is used
 	r.remote(Accepted, 4*second, peer, Version(4*second), "k", "w")
 	r.tab.Update(func(tx *Tx) {
 		if _, s := tx.t.find(pad("k", keySize)); tx.t.lacksRoom(s) {
