@@ -33,6 +33,10 @@ func (w *World) Converge() error {
 	for round := 0; round < maxRounds; round++ {
 		w.Now += int64(300 * time.Millisecond)
 		if idleRounds > 0 || round > maxRounds/2 {
+			if idleRounds > 0 && w.forgot() {
+				w.Compare() // as syncd does within seconds
+				w.PumpAll()
+			}
 			w.Now += unknownGrace // exceeds all waiting times
 		}
 		before := w.moves
