@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"sync"
 	"time"
 
 	"mapsync/syncd/capture"
@@ -25,10 +26,30 @@ import (
 type drainSums struct {
 	sums    *drained.Sums
 	drained *kmap.Map
-	missing uint64 // drained entries and calls that are missing in the sums, as last logged
-	// missingLoggedAt is the time of the last line about missing entries.
-	missingLoggedAt time.Time
-	expiry          failureLog // of the removal of sums that do not change
+	logged  uint64 // drained entries and calls that are missing in the sums, as last logged
+	// loggedAt is the time of the last line about missing entries.
+	loggedAt time.Time
+	expiry   failureLog // of the removal of sums that do not change
+	missing  missingSums
+}
+
+// missingSums notes when entries were last found missing. Those before the start of syncd have no time.
+type missingSums struct {
+	mu    sync.Mutex
+	known bool   // count is valid
+	count uint64 // at the last call of note
+	at    time.Time
+}
+
+// note returns the time at which the number of missing entries grew last; zero: not since the start.
+func (m *missingSums) note(count uint64, now time.Time) time.Time {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.known && count > m.count {
+		m.at = now
+	}
+	m.known, m.count = true, count
+	return m.at
 }
 
 // drainMethods are the methods that find what is drained, for each attach method.
@@ -103,11 +124,16 @@ type DrainSumsStatus struct {
 	Full        uint64 `json:"without_room,string"`
 	Unread      uint64 `json:"unread,string"`
 	MissedCalls uint64 `json:"missed_calls,string"`
+	// MissingAt is the time at which these numbers grew last; absent: not since the start of syncd.
+	MissingAt time.Time `json:"missing_at,omitzero"`
 }
 
 func (d *drainSums) status() *DrainSumsStatus {
 	s := d.sums.Stats()
-	return &DrainSumsStatus{Attach: string(d.sums.Method()), Entries: s.Entries, Full: s.Full, Unread: s.Unread, MissedCalls: s.Missed}
+	return &DrainSumsStatus{
+		Attach: string(d.sums.Method()), Entries: s.Entries, Full: s.Full, Unread: s.Unread, MissedCalls: s.Missed,
+		MissingAt: d.missing.note(s.Full+s.Unread+s.Missed, time.Now()),
+	}
 }
 
 // The metrics of drained maps.
@@ -183,8 +209,8 @@ const sumsChecks = 8
 
 func (m *replica) logMissingSums(d *drainSums) {
 	s := d.sums.Stats()
-	if n := s.Unread + s.Full + s.Missed; n > d.missing && time.Since(d.missingLoggedAt) >= failureLogInterval {
-		d.missing, d.missingLoggedAt = n, time.Now()
+	if n := s.Unread + s.Full + s.Missed; n > d.logged && time.Since(d.loggedAt) >= failureLogInterval {
+		d.logged, d.loggedAt = n, time.Now()
 		m.log.Warn("drained entries are missing in the sums", "without_room", s.Full, "unread", s.Unread, "missed_calls", s.Missed,
 			"hint", "without_room: raise drain-sums-max-entries; otherwise see docs/replication.md, drained maps")
 	}

@@ -10,6 +10,9 @@ import (
 // maxDetails is the maximum number of entries that are listed with a problem. `syncd diff` lists more.
 const maxDetails = 5
 
+// missingSumsTime is the time for which drained entries that are missing in the sums are a problem.
+const missingSumsTime = time.Hour
+
 // mapProblems adds the problems of a map of this node.
 func (f *finder) mapProblems(m *MapStatus) {
 	add := func(id, text string) { f.add(problem.Problem{ID: id, Map: m.Name, Text: text}) }
@@ -36,7 +39,7 @@ func (f *finder) mapProblems(m *MapStatus) {
 	}
 	add("undetected-programs-unknown", m.UndetectedProblem)
 	add("in-place-unavailable", m.InPlaceProblem)
-	if s := m.DrainSums; s != nil && s.Full+s.Unread+s.MissedCalls > 0 {
+	if s := m.DrainSums; s != nil && time.Since(s.MissingAt) < missingSumsTime {
 		add("drain-sums-missing", fmt.Sprintf("drained entries are missing in the sums: %d without room, %d unread, %d calls missed", s.Full, s.Unread, s.MissedCalls))
 	}
 	if m.Unsent > 0 {
