@@ -80,10 +80,10 @@ func (b *Batch) Add(key, value []byte) error {
 	return nil
 }
 
-// refuse makes the last entry one that is not written and has the result of a full map.
-func (b *Batch) refuse() {
-	binary.NativeEndian.PutUint32(b.entry(b.n - 1)[entryOp:], opNone)
-	b.setRC(b.n-1, unix.E2BIG)
+// refuse makes entry i one that is not written and has the result of a full map.
+func (b *Batch) refuse(i int) {
+	binary.NativeEndian.PutUint32(b.entry(i)[entryOp:], opNone)
+	b.setRC(i, unix.E2BIG)
 }
 
 // Err returns the result of entry i after [Map.Apply]: nil, or the error of the map, a

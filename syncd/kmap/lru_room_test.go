@@ -176,3 +176,26 @@ func TestOwnRecordsDisplacePeers(t *testing.T) {
 		return n == own && others == room-own
 	}, func() any { return []int{n, others} })
 }
+
+// TestEntryOfAnyOriginIsReplaced: the entries of this node fill an LRU map, which also has entries that the table does not show.
+// No such entry stays in place of the newer record of a peer: the record replaces it, and then makes room.
+func TestEntryOfAnyOriginIsReplaced(t *testing.T) {
+	const entries, first, peers = 2048, 100_000, 1000
+	b, room := lruFixture(t, entries, 0)
+	b.balance(0, room)
+	hidden := []int{first, first + 400, first + 999}
+	for _, i := range hidden { // without events
+		key, value := entry(i, 1, testKey, testValue)
+		if err := b.m.m.Put(key, value); err != nil {
+			t.Fatalf("write an entry of the load balancer: %v", err)
+		}
+	}
+	b.remote(first, first+peers, 2)
+	b.awaitFailed(peers)
+	for _, i := range hidden {
+		key, _ := entry(i, 2, testKey, testValue)
+		if got := make([]byte, testValue); b.m.m.Lookup(key, got) == nil {
+			t.Errorf("entry %d: got %x, want none", i, got)
+		}
+	}
+}

@@ -78,6 +78,7 @@ type Syncer struct {
 
 	cursor  *table.Cursor
 	pending []pendingWrite
+	noRoom  []int          // the numbers of those that must not become another entry of the map
 	refused []pendingWrite // records of the burst just written that a full map refused
 	keys    []byte         // of a reread
 	values  []byte
@@ -208,7 +209,7 @@ func (s *Syncer) pass() (more bool, err error) {
 // fill adds dirty records to the batch. It locks the table for one chunk at a time, because capture
 // and the streams need the lock too.
 func (s *Syncer) fill(b *Batch) (position uint64, err error) {
-	s.pending = s.pending[:0]
+	s.pending, s.noRoom = s.pending[:0], s.noRoom[:0]
 	for end := false; !end && err == nil; {
 		s.t.View(func(tx *table.Tx) {
 			var rec table.Record
@@ -221,7 +222,7 @@ func (s *Syncer) fill(b *Batch) (position uint64, err error) {
 					break
 				}
 				if rec.NoRoom {
-					b.refuse()
+					s.noRoom = append(s.noRoom, b.Len()-1)
 				}
 				s.pending = append(s.pending, pendingWrite{rec.Ref, rec.Version, rec.Delete})
 			}
@@ -235,8 +236,10 @@ func (s *Syncer) fill(b *Batch) (position uint64, err error) {
 func (s *Syncer) flush(b *Batch, position uint64) error {
 	if b.Len() > 0 {
 		began := time.Now()
-		_, err := s.m.Apply(b)
-		if err != nil {
+		if err := s.refuseAbsent(b); err != nil {
+			return err
+		}
+		if _, err := s.m.Apply(b); err != nil {
 			return err
 		}
 		s.count(b, time.Since(began))
@@ -253,6 +256,27 @@ func (s *Syncer) flush(b *Batch, position uint64) error {
 		return err
 	}
 	return s.makeRoom(b)
+}
+
+// refuseAbsent refuses those records of noRoom of whose key the map has no entry.
+func (s *Syncer) refuseAbsent(b *Batch) error {
+	for list := s.noRoom; len(list) > 0; {
+		n := min(len(list), len(s.found))
+		keys := s.keys[:0]
+		for _, i := range list[:n] {
+			keys = append(keys, b.key(i)...)
+		}
+		err := s.m.Lookup(keys, func(i int, _, _ []byte, found bool) {
+			if !found {
+				b.refuse(list[i])
+			}
+		})
+		if err != nil {
+			return err
+		}
+		list = list[n:]
+	}
+	return nil
 }
 
 func (s *Syncer) count(b *Batch, took time.Duration) {

@@ -90,7 +90,6 @@ func (t *Table) displace(s uint32, from *ownerGroup, victim *Record) {
 	t.markDirty(s)
 	t.markFailed(s)
 	t.setFlags(t.meta(s), 0, flagEvicted)
-	t.room.older.remove(s)
 	t.describe(s, victim)
 	t.stats.Displaced++
 	t.tx.changed = true

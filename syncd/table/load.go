@@ -115,7 +115,6 @@ func (t *Table) loadKnown(s uint32, value []byte) Outcome {
 	case m.live() && t.equalSignificant(s, value):
 		return Unchanged
 	case m.is(flagDirty):
-		t.noteFoundOlder(s)
 		return Ignored
 	default:
 		t.requestReread(s) // the value may be older than the writer's write, or the key may have changed since

@@ -158,9 +158,6 @@ func (t *Table) change(c *Change, s uint32) Outcome {
 	m := t.meta(s)
 	v, wins := t.winningVersion(c, s)
 	if !wins {
-		if c.Op == OpUpdate {
-			t.noteFoundOlder(s)
-		}
 		return Stale
 	}
 	// again is true if the kernel's content may differ from the change. race is true if a write by syncd may

@@ -155,7 +155,6 @@ func (t *Table) unlink(s uint32) {
 func (t *Table) markDirty(s uint32) {
 	m := t.meta(s)
 	t.tx.changed = true
-	t.noteOlder(s)
 	t.unhold(s)
 	was := m.is(flagDirty)
 	t.setFlags(m, flagEvicted, flagDirty)
@@ -207,7 +206,6 @@ func (t *Table) clearDirty(s uint32) {
 	t.clearFailed(m)
 	t.clearNotHeld(m)
 	t.setFlags(m, flagDirty|flagRedo, 0)
-	t.room.older.remove(s)
 	t.stats.Dirty--
 	t.barrierWritten(s)
 	if m.is(flagReread) {

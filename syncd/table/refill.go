@@ -22,7 +22,6 @@ func (tx *Tx) Refill() {
 			}
 		}
 	}
-	t.room.older = slotSet{}
 	// The victim cursors have the places of the old map.
 	for _, h := range append(t.owners.groups, &t.owners.otherOwners) {
 		t.closeVictimCursor(h)

@@ -12,8 +12,6 @@ package table
 type mapRoom struct {
 	// byLack has the number of records by lack, except for lacksNothing.
 	byLack [3]int
-	// older has the slots of dirty records of an LRU map that had an entry when they became dirty. Their write needs no room.
-	older slotSet
 	// taken is the number of records that NextDirty has returned since SetApplied and whose entry the map lacks.
 	taken int
 }
@@ -86,30 +84,13 @@ func (t *Table) entries() int {
 	return t.stats.Live + t.stats.Released - t.notHeld - r.byLack[lacksEvicted] - r.byLack[lacksYet] + r.taken
 }
 
-// noteOlder notes whether a record of an LRU map that becomes dirty has an entry. The writer has yet to delete that of a dirty
-// tombstone.
-func (t *Table) noteOlder(s uint32) {
-	m := t.meta(s)
-	has := m.live() && !m.is(flagDirty|flagEvicted|flagHeld) || m.is(flagTombstone) && m.is(flagDirty)
-	if listed := m.seq > 0 || m.is(flagUnversioned); t.opt.LRU && listed && has {
-		t.room.older.add(s)
-	}
-}
-
-// noteFoundOlder notes that the map has an entry of a dirty record: a read has found it, the record has changed during its write, or
-// the load balancer wrote the entry before the record.
-func (t *Table) noteFoundOlder(s uint32) {
-	if t.opt.LRU && t.meta(s).is(flagDirty) {
-		t.room.older.add(s)
-	}
-}
-
-// lacksRoom reports whether the writer must treat the map as full for a dirty record. Records of this node lack room only
-// while there are entries of other nodes, which they displace.
+// lacksRoom reports whether the map must not get another entry for a dirty record. Records of this node lack room only while
+// there are entries of other nodes, which they displace. The map may have an entry of the key that the table does not show:
+// the writer looks.
 func (t *Table) lacksRoom(s uint32) bool {
 	m := t.meta(s)
 	switch {
-	case !t.opt.LRU || t.opt.Room == 0 || !m.live() || m.is(flagEntry) || t.room.older.has(s):
+	case !t.opt.LRU || t.opt.Room == 0 || !m.live() || m.is(flagEntry):
 		return false
 	case t.entries() < t.opt.Room:
 		t.room.taken++

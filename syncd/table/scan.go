@@ -41,7 +41,6 @@ func (tx *Tx) Scanned(c *Change) Outcome {
 	if _, s := t.find(c.Key); s != 0 {
 		t.markScanned(s)
 		if t.meta(s).is(flagDirty | flagUncertain) {
-			t.noteFoundOlder(s)
 			return Ignored // the entry waits for a write or a reread in any case
 		}
 	}

@@ -232,7 +232,7 @@ type Record struct {
 	Ref Ref
 	// Dirty is true if the writer has yet to write the record to the kernel map.
 	Dirty bool
-	// NoRoom is true if the writer must not write the record, and must report it like one that a full map has refused. Only
-	// NextDirty sets it. See room.go.
+	// NoRoom is true if the map must not get another entry: the writer writes the record only if the map has an entry of the key,
+	// and otherwise reports it like one that a full map has refused. Only NextDirty sets it. See room.go.
 	NoRoom bool
 }

@@ -92,7 +92,6 @@ func (tx *Tx) Applied(ref Ref, v Version, err error) {
 	case m.version != v || m.is(flagRedo):
 		if err == nil {
 			m.flags |= flagWritten
-			t.noteFoundOlder(s)
 		}
 	case err != nil && m.is(flagReleased):
 		t.unrelease(m) // the map holds an older entry, which the writer deletes

@@ -50,6 +50,7 @@ type mapWrite struct {
 	key     int // number of the key in the world
 	value   Value
 	dead    bool      // the record is a tombstone: the entry is deleted
+	noRoom  bool      // the map must not get another entry: only a present one is replaced
 	done    bool      // the write was tried
 	raced   bool      // the load balancer wrote the key, and the table has not received the event
 	at      int       // time at which the record was taken, in writes so far
@@ -131,9 +132,7 @@ func (d *Daemon) take(limit int) {
 		var r table.Record
 		for len(d.batch) < limit && tx.NextDirty(d.writer, &r) {
 			w := mapWrite{key: d.keyNumber(r.Key), value: d.value(r.Value), dead: r.Delete, ref: r.Ref, version: r.Version}
-			if r.NoRoom {
-				w.done, w.err = true, errMapFull
-			}
+			w.noRoom = r.NoRoom
 			// The model decides later with it whether the write was allowed to overwrite an entry.
 			if world.Model != nil {
 				w.raced, w.at = world.Model.pending(d, w.key), world.Model.numbers
@@ -167,6 +166,9 @@ func (d *Daemon) apply(w *mapWrite) {
 		if world.trace != nil {
 			world.trace("%s writes %s: delete", d.n.Name, world.name(w.key))
 		}
+	case w.noRoom && !e.live:
+		w.err = errMapFull
+		return
 	case d.n.faulty != nil && d.n.faulty():
 		w.err = errors.New("no memory")
 		return
