@@ -83,3 +83,15 @@ func TestSeenCallers(t *testing.T) {
 		t.Errorf("further processes: got %d and %d, want 1 and 2, and the others as before", at, next)
 	}
 }
+
+// TestLateDeleteBeforeAClear: the event of a packet's delete arrives after an entry was created again, and while the reread waits,
+// a process clears the map. The entry is restored with the others, unless the delete may be the later one.
+func TestLateDeleteBeforeAClear(t *testing.T) {
+	for late, want := range map[int64]Outcome{2 * second: Ignored, second / 10: Accepted} {
+		r := newClearRig(t, 200)
+		r.local(Accepted, idle, "update k0 w packet 0")
+		r.local(Stale, idle-late, "delete k0 - packet 1")
+		r.clear(1, 200, idle+second, collector)
+		r.local(want, idle+second+1000, "delete k0 - reread 0")
+	}
+}

@@ -42,6 +42,10 @@ func (tx *Tx) RequestRereadOfDelete(key []byte) {
 	}
 }
 
+// longPreemption is more than the time between a change and its event, which the kernel may extend by running other tasks, in
+// nanoseconds.
+const longPreemption = 1_000_000_000
+
 // noteLateChange notes a change that arrives after a later one, and requests a reread of the key. Event
 // times are not exact enough to order the writes of two CPUs. A dirty record is not read, because the
 // writer is about to write it. It is read nevertheless if both changes have about the same time, because
@@ -49,10 +53,12 @@ func (tx *Tx) RequestRereadOfDelete(key []byte) {
 func (t *Table) noteLateChange(c *Change, s uint32) {
 	m := t.meta(s)
 	again := !m.is(flagDirty) || m.seen-c.Time <= timestampMargin
+	seen := m.live() && m.owner == selfID && !m.is(flagUnversioned|flagEvicted|flagHeld) && m.seen-c.Time > longPreemption
 	m.noteEvidence(c)
 	if again {
 		t.requestReread(s)
-		if c.Op == OpDelete && c.Context != ContextReread {
+		// An entry of this node that was seen long after the delete is absent for another reason, such as a clear.
+		if c.Op == OpDelete && c.Context != ContextReread && !seen {
 			packet, by := c.Context < ContextSyscall, t.clears.caller
 			if packet {
 				by = Caller{}
