@@ -1,6 +1,7 @@
 package kmap
 
 import (
+	"errors"
 	"testing"
 
 	"github.com/cilium/ebpf"
@@ -153,6 +154,38 @@ func TestPeersLeaveRoom(t *testing.T) {
 	check("fewer own entries", 500)
 	if s := b.tab.Stats(); s.Evictions != 0 {
 		t.Errorf("evictions: got %d, want none", s.Evictions)
+	}
+}
+
+// TestChurnBesidePeers: sessions of the load balancer begin and end on all CPUs while peers send more records than there is room
+// for. No entry of the load balancer is evicted, because fewer than a sixteenth of the map begin before syncd sees them.
+func TestChurnBesidePeers(t *testing.T) {
+	const entries, own, peers, first, rounds, turn = 4096, 2000, 3000, 100_000, 150, 60
+	b, _ := lruFixture(t, entries, own)
+	b.remote(first, first+peers, 1)
+	missing := 0
+	for round := range rounds {
+		oldest := round * turn
+		for i := oldest; i < oldest+turn; i++ {
+			key, _ := entry(i, 1, testKey, testValue)
+			if err := b.m.m.Delete(key); errors.Is(err, ebpf.ErrKeyNotExist) {
+				missing++
+			} else if err != nil {
+				t.Fatalf("delete an entry of the load balancer: %v", err)
+			}
+			b.local(i, -1, table.ContextPacket)
+		}
+		b.balance(oldest+own, oldest+own+turn)
+		b.remote(first+peers+round*turn, first+peers+(round+1)*turn, 1)
+		if round%10 == 0 {
+			missing += own - b.held(oldest+turn, oldest+own+turn)
+		}
+	}
+	if missing > 0 {
+		t.Errorf("entries of the load balancer: got %d evicted of %d, want none", missing, own+rounds*turn)
+	}
+	if n := b.held(first, first+peers+rounds*turn); n == 0 {
+		t.Error("entries of peers in the map: got none, want those that fit")
 	}
 }
 
