@@ -50,6 +50,8 @@ type InboundStream struct {
 	fullSyncOpen            bool           // the peer has yet to send all records of the last one
 	unheld                  bool           // records of earlier incarnations of the receiver, or deletes, were filtered since the full sync began
 	repeatAt                int64          // the time of the next full sync; 0: none is due
+	// filteredOwn has the versions of the records of earlier incarnations of the receiver that it has filtered, by key.
+	filteredOwn map[int]table.Version
 
 	wanted     bool // orphaned records are requested from the peer
 	departures int  // of the view in which they were requested

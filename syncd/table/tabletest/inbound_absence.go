@@ -140,6 +140,9 @@ func (l *InboundStream) checkInferred() {
 		if d.inferred(key) && p.Daemon.hasDropped(key, c.version, c.Owner) {
 			w.fail(fmt.Errorf("%s infers a delete of %s, which the map of %s cannot hold", d.n.Name, w.name(key), p.Name))
 		}
+		if d.inferred(key) && c.Owner.Node == p.Name && p.Daemon.Inbound[d.n.ID].lacksOwn(key, c.version) {
+			w.fail(fmt.Errorf("%s infers a delete of %s from the silence of %s, which has filtered the record", d.n.Name, w.name(key), p.Name))
+		}
 		if d.inferred(key) && c.Owner.Node == p.Name && x.Live() && x.version == c.version && x.Owner == c.Owner {
 			w.fail(fmt.Errorf("%s infers a delete of %s from the silence of %s, which has %v", d.n.Name, w.name(key), p.Name, x))
 		}
