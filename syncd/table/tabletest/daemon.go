@@ -58,6 +58,8 @@ type Daemon struct {
 	afterClean    bool // the last daemon of the map was stopped cleanly
 	// unfit has the records that the latest conversion has dropped, by key.
 	unfit map[int]Content
+	// regained has the positions of the records of this node that it did not have when a peer sent them, by key. Nil: none.
+	regained map[int]uint64
 	// superseded has the records that live peers have superseded, by key. Nil: none yet.
 	superseded map[int]supersededBy
 

@@ -143,10 +143,25 @@ func (l *InboundStream) checkInferred() {
 		if d.inferred(key) && c.Owner.Node == p.Name && p.Daemon.Inbound[d.n.ID].lacksOwn(key, c.version) {
 			w.fail(fmt.Errorf("%s infers a delete of %s from the silence of %s, which has filtered the record", d.n.Name, w.name(key), p.Name))
 		}
+		// A record that the peer has received since its answer was missing in it.
+		if p.Daemon.regained[key] > l.position {
+			continue
+		}
 		if d.inferred(key) && c.Owner.Node == p.Name && x.Live() && x.version == c.version && x.Owner == c.Owner {
 			w.fail(fmt.Errorf("%s infers a delete of %s from the silence of %s, which has %v", d.n.Name, w.name(key), p.Name, x))
 		}
 	}
+}
+
+// noteRegained notes that a daemon has received a record of its node that it did not have before.
+func (d *Daemon) noteRegained(tx *table.Tx, x *delta, before *Content) {
+	if x.owner.Node != d.n.Name || x.dead || before.Live() {
+		return
+	}
+	if d.regained == nil {
+		d.regained = make(map[int]uint64)
+	}
+	d.regained[x.key] = tx.Head()
 }
 
 // endRepair deletes records of the peer in the buckets that the peer did not resend. The receiver holds
