@@ -60,6 +60,9 @@ type Daemon struct {
 	unfit map[int]Content
 	// regained has the positions of the records of this node that it did not have when a peer sent them, by key. Nil: none.
 	regained map[int]uint64
+	// named has the owners that peers have only named at the latest conversion, by key of the entry. A record that peers send
+	// since removes the key.
+	named map[int]table.Owner
 	// superseded has the records that live peers have superseded, by key. Nil: none yet.
 	superseded map[int]supersededBy
 

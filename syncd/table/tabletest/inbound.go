@@ -360,7 +360,7 @@ func (l *InboundStream) mergeOne(tx *table.Tx, x *delta, now int64, opt table.Re
 	}
 	resentDeletes, before := d.stats().DeletesResent, d.n.content(tx, x.key)
 	o := tx.Remote(&delta, now, opt)
-	d.noteRegained(tx, x, &before)
+	d.noteMerged(tx, x, &before)
 	if node == d.n.ID && !x.dead && len(d.n.unrestored) > 0 {
 		d.checkUnrestored(tx, d.n.unrestored)
 	}

@@ -127,6 +127,15 @@ func (l *InboundStream) checkSent(x *delta) {
 	}
 }
 
+// checkNotNamed checks that a node does not send an entry of which peers have only named the owner before that has left, also after a
+// conversion.
+func (st *stream) checkNotNamed(x *delta) {
+	d, w := st.from, st.from.n.world
+	if owner, named := d.named[x.key]; named && owner == x.owner && x.version == table.NamedVersion && !x.dead && !d.gone[w.node(owner.Node)] {
+		w.fail(fmt.Errorf("%s sends the entry %s, of which peers have only named the owner %s", d.n.Name, w.name(x.key), owner.Node))
+	}
+}
+
 // checkInferred checks that the peer does not have the records whose deletes were inferred from its silence. Later records
 // would correct a wrong delete, but the entry has left the kernel map by then.
 func (l *InboundStream) checkInferred() {
@@ -153,8 +162,9 @@ func (l *InboundStream) checkInferred() {
 	}
 }
 
-// noteRegained notes that a daemon has received a record of its node that it did not have before.
-func (d *Daemon) noteRegained(tx *table.Tx, x *delta, before *Content) {
+// noteMerged notes that a daemon has merged a record, and whether it is one of its node that it did not have before.
+func (d *Daemon) noteMerged(tx *table.Tx, x *delta, before *Content) {
+	delete(d.named, x.key)
 	if x.owner.Node != d.n.Name || x.dead || before.Live() {
 		return
 	}
