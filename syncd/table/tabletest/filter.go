@@ -155,7 +155,7 @@ func (l *InboundStream) cover(tx *table.Tx, x *delta, opt *table.RemoteOptions, 
 		l.unheld = l.unheld || !x.unsent
 	case tx.IsRestored(x.version) && (x.unsent || x.owner.Node != peer): // the owner may lack the record
 	default:
-		tx.NoteOwner(key, tx.Intern(x.owner), exact)
+		d.noteOwner(tx, x, exact)
 		l.noteSuperseded(tx, x, exact)
 	}
 	if w.trace != nil {

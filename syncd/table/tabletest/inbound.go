@@ -324,7 +324,7 @@ func (l *InboundStream) mergeOne(tx *table.Tx, x *delta, now int64, opt table.Re
 		d.awaited |= 1 << (x.key % 64)
 		key, peer := d.key(x.key), w.Nodes[l.peer].Name
 		if !tx.IsRestored(x.version) { // the owner may lack the record that another node has restored
-			tx.NoteOwner(key, tx.Intern(x.owner), true)
+			d.noteOwner(tx, x, true)
 		}
 		l.dropped = l.dropped || !resent
 		switch {

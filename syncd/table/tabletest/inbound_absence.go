@@ -127,6 +127,16 @@ func (l *InboundStream) checkSent(x *delta) {
 	}
 }
 
+// noteOwner notes that another node has a record of a key, and whether the entry of this node is now one of which peers have only
+// named the owner.
+func (d *Daemon) noteOwner(tx *table.Tx, x *delta, exact bool) {
+	tx.NoteOwner(d.key(x.key), tx.Intern(x.owner), exact)
+	var r table.Record
+	if tx.Get(d.key(x.key), &r) && r.Named {
+		d.named[x.key] = tx.Owner(r.Owner)
+	}
+}
+
 // checkNotNamed checks that a node does not send an entry of which peers have only named the owner before that has left, also after a
 // conversion.
 func (st *stream) checkNotNamed(x *delta) {

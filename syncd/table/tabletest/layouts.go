@@ -139,7 +139,6 @@ func (d *Daemon) convert(to int) {
 // owner.
 func (d *Daemon) noteDropped(to int) {
 	d.unfit = make(map[int]Content)
-	d.named = make(map[int]table.Owner)
 	for _, key := range d.namedEntries() {
 		d.named[key] = d.Content(key).Owner
 	}
