@@ -57,6 +57,7 @@ func TestSimulationFilters(t *testing.T) { simulateFocus(t, tabletest.FocusFilte
 func TestSimulationDrains(t *testing.T)  { simulateFocus(t, tabletest.FocusDrains) }
 func TestSimulationRekeys(t *testing.T)  { simulateFocus(t, tabletest.FocusRekeys) }
 func TestSimulationLayouts(t *testing.T) { simulateFocus(t, tabletest.FocusLayouts) }
+func TestSimulationCopies(t *testing.T)  { simulateFocus(t, tabletest.FocusCopies) }
 
 func simulateFocus(t *testing.T, on tabletest.Focus) {
 	race.SkipSequential(t)

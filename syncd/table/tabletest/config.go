@@ -24,9 +24,9 @@ type config struct {
 	crash, lostMap, newMap, hide, freeze, faulty bool
 	cut, partitions, oneWay, gossip              bool
 	clocks, resend, jumps, filters               bool
-	reboots                                      bool    // see reboot
-	stops                                        bool    // some daemons are stopped cleanly
-	restartChance                                float64 // of a node that is down at the end
+	sequences                                    []func(*Node) // series of events that rules need in this order: see focus
+	stops                                        bool          // some daemons are stopped cleanly
+	restartChance                                float64       // of a node that is down at the end
 
 	shared      sharedFaults
 	environment environment
@@ -64,9 +64,7 @@ func newRun(t *testing.T, seed uint64, o *SimulationOptions, tables *Tables) *si
 	}
 	r.Model.skewed = r.config.clocks
 	r.configureNodes()
-	if o.Focus == FocusFilters {
-		r.configureSmallMaps()
-	}
+	r.configureFocus(o.Focus)
 	if o.Stops {
 		r.configureStops()
 	}

@@ -58,6 +58,10 @@ type Daemon struct {
 	afterClean    bool // the last daemon of the map was stopped cleanly
 	// unfit has the records that the latest conversion has dropped, by key.
 	unfit map[int]Content
+	// regained has the positions of the records of this node that it did not have when a peer sent them, by key. Nil: none.
+	regained map[int]uint64
+	// named has the owners that peers have only named, by key of the entry. A record that peers send later removes the key.
+	named map[int]table.Owner
 	// superseded has the records that live peers have superseded, by key. Nil: none yet.
 	superseded map[int]supersededBy
 
@@ -98,7 +102,7 @@ const syncTimeout = int64(30 * time.Second)
 // Start starts a daemon. The content of the node's map is not loaded yet. Peers detect it with their
 // next views.
 func (n *Node) Start() {
-	d := &Daemon{n: n, self: table.Owner{Node: n.Name, Incarnation: n.beginIncarnation()}}
+	d := &Daemon{n: n, named: make(map[int]table.Owner), self: table.Owner{Node: n.Name, Incarnation: n.beginIncarnation()}}
 	d.initMembers()
 	n.Daemon, n.frozen, n.incarnations = d, false, n.incarnations+1
 	n.last = [numCPUs]int64{} // in the clock of another incarnation

@@ -12,18 +12,29 @@ func (r *simulation) drain(n *Node) {
 		r.stats["drains ended"]++
 		r.crashDuringRestore(n)
 	case r.awaitPeers(d):
-		r.Model.drained(n)
-		d.tab.Update(func(tx *table.Tx) { tx.RemoveBarrier(d.returnBarrier); n.handover = tx.BeginHandover() })
-		d.returnBarrier = nil
-		r.stats["drains"]++
-		r.notef("%s is drained: %+v", n.Name, n.handover)
+		r.completeDrain(n)
 		if e.chance(0.6) {
-			r.notef("%s's load balancer clears its map", n.Name)
-			for key := range n.Map.entries {
-				n.Remove(key, 0, table.ContextSyscall, true, 0)
-			}
+			r.clearDrained(n)
 		}
-		r.moves++
+	}
+}
+
+// completeDrain hands the records of a node over.
+func (r *simulation) completeDrain(n *Node) {
+	d := n.Daemon
+	r.Model.drained(n)
+	d.tab.Update(func(tx *table.Tx) { tx.RemoveBarrier(d.returnBarrier); n.handover = tx.BeginHandover() })
+	d.returnBarrier = nil
+	r.stats["drains"]++
+	r.notef("%s is drained: %+v", n.Name, n.handover)
+	r.moves++
+}
+
+// clearDrained lets the load balancer of a drained node clear its map.
+func (r *simulation) clearDrained(n *Node) {
+	r.notef("%s's load balancer clears its map", n.Name)
+	for key := range n.Map.entries {
+		n.Remove(key, 0, table.ContextSyscall, true, 0)
 	}
 }
 

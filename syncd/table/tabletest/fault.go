@@ -6,8 +6,8 @@ import "mapsync/syncd/table"
 // faults may exist at the same time. Heal removes them at the end.
 func (r *simulation) fault(n *Node) {
 	f := &r.config
-	if f.reboots && r.chance(0.4) {
-		r.reboot(n)
+	if len(f.sequences) > 0 && r.chance(0.4) {
+		f.sequences[r.rand.IntN(len(f.sequences))](n)
 		return
 	}
 	switch r.rand.IntN(13) {

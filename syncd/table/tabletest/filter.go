@@ -145,6 +145,7 @@ func (l *InboundStream) cover(tx *table.Tx, x *delta, opt *table.RemoteOptions, 
 	}
 	if !x.dead {
 		d.awaited |= 1 << (x.key % 64)
+		l.noteOwn(x)
 	}
 	switch {
 	case x.dead:
@@ -154,12 +155,28 @@ func (l *InboundStream) cover(tx *table.Tx, x *delta, opt *table.RemoteOptions, 
 		l.unheld = l.unheld || !x.unsent
 	case tx.IsRestored(x.version) && (x.unsent || x.owner.Node != peer): // the owner may lack the record
 	default:
-		tx.NoteOwner(key, tx.Intern(x.owner), exact)
+		d.noteOwner(tx, x, exact)
 		l.noteSuperseded(tx, x, exact)
 	}
 	if w.trace != nil {
 		w.trace("%s > %s: %s v%d %s: filtered", peer, d.n.Name, w.name(x.key), x.version, x.owner.Node)
 	}
+}
+
+// noteOwn notes a filtered record of an earlier incarnation of the receiver.
+func (l *InboundStream) noteOwn(x *delta) {
+	if x.unsent || x.owner.Node != l.to.n.Name {
+		return
+	}
+	if l.filteredOwn == nil {
+		l.filteredOwn = make(map[int]table.Version)
+	}
+	l.filteredOwn[x.key] = x.version
+}
+
+// lacksOwn reports whether the receiver lacks a record of its own that it has filtered, and has not forgotten its delete.
+func (l *InboundStream) lacksOwn(key int, v table.Version) bool {
+	return l != nil && l.filteredOwn[key] == v && v != 0 && !l.to.Content(key).Known && l.to.floor() == 0
 }
 
 // noteSuperseded notes that the peer has a record of a key that was filtered, as inbound_absence.go of syncd/replicate.

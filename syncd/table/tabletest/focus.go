@@ -16,6 +16,7 @@ const (
 	FocusRekeys  Focus = "rekeys"  // operators change the digest key
 	FocusLayouts Focus = "layouts" // load balancers change the layout of their maps, and records are filtered
 	FocusStops   Focus = "stops"   // daemons are stopped cleanly, and maps are lost or replaced
+	FocusCopies  Focus = "copies"  // load balancers copy their maps, and tables forget tombstones because there are too many
 )
 
 // focus leaves only the faults of one kind, and makes them frequent.
@@ -27,17 +28,39 @@ func (r *simulation) focus(on Focus) {
 	r.blind = false
 	switch on {
 	case FocusFilters:
-		f.filters, f.lostMap, f.reboots = true, true, true
+		f.filters, f.lostMap, f.sequences = true, true, []func(*Node){r.reboot}
 	case FocusDrains:
 		r.scans, e.on, e.drains, l.timers = true, true, true, r.coin()
+		f.sequences = []func(*Node){r.drainAfterUses}
 	case FocusRekeys:
 		f.resend, e.on, e.rekeys = true, true, true
 	case FocusLayouts:
-		f.filters, f.reboots, l.changes = true, r.coin(), true
+		f.filters, l.changes = true, true
+		if r.coin() {
+			f.sequences = []func(*Node){r.reboot}
+		}
 	case FocusStops:
 		f.stops, f.lostMap, f.newMap = true, r.coin(), r.coin()
+	case FocusCopies:
+		r.scans, e.on, e.copies, f.sequences = true, true, true, []func(*Node){r.copyBeforeDeletes}
 	}
 	f.environment, f.layouts = *e, *l
+}
+
+// configureFocus sets the options of the nodes that belong to a kind of faults.
+func (r *simulation) configureFocus(on Focus) {
+	switch on {
+	case FocusFilters:
+		r.configureSmallMaps()
+	case FocusDrains:
+		r.configureRefresh()
+	case FocusCopies:
+		limit := 1 + r.rand.IntN(3)
+		for _, n := range r.Nodes {
+			n.opt.MaxTombstones = limit
+		}
+	default:
+	}
 }
 
 // configureSmallMaps gives some nodes maps that are too small for their own entries.
@@ -50,53 +73,38 @@ func (r *simulation) configureSmallMaps() {
 	}
 }
 
-// reboot reboots a machine whose map is lost, and that filters records or has too small a map. Its daemon exchanges records with
-// the others, and is then killed. The filters have ended when the next one starts.
-func (r *simulation) reboot(n *Node) {
-	if slices.ContainsFunc(r.Nodes, func(n *Node) bool { return n.frozen || n.suspendedAt != 0 || n.hidden }) || n.Daemon == nil {
+// configureRefresh makes the nodes send changes of volatile bytes alone only after some time, in most runs.
+func (r *simulation) configureRefresh() {
+	if r.chance(0.3) {
 		return
 	}
-	r.stats["reboots"]++
-	r.crash(n)
-	if !n.clean {
-		r.loseMap(n)
+	for _, n := range r.Nodes {
+		n.opt.Significant, n.opt.Carried, n.opt.Refresh = significantMask, carriedMask, 10*time.Second
 	}
-	room := n.room
-	switch r.rand.IntN(4) {
-	case 0:
-		n.room = 1 + r.rand.IntN(2)
-		for range 3 {
-			r.stepLoadBalancer(n)
-		}
-	case 1:
-		n.filtering = filtering{stoppedAt: n.clock() - r.rand.Int64N(int64(time.Minute))}
-	default:
-		n.filters = make([]filter, len(r.keys))
-		for i := range n.filters {
-			n.filters[i] = filter(r.rand.IntN(3))
-		}
-	}
-	r.Now += r.tick + 1 // each incarnation is another one
-	n.Start()
-	for range r.rand.IntN(5) {
+}
+
+// exchange lets all daemons work and exchange records for some rounds. The load balancer of a node works meanwhile.
+func (r *simulation) exchange(n *Node, rounds int) {
+	for range rounds {
 		r.Now += r.rand.Int64N(int64(3 * time.Second))
-		for _, n := range r.Nodes {
-			if n.Daemon != nil {
-				n.Daemon.RunUntilIdle()
-			}
-		}
-		r.PumpAll()
+		r.runAll()
 		if r.coin() {
 			r.stepLoadBalancer(n)
 		}
 	}
-	n.Daemon.SaveMapID()
-	r.notef("%s is killed, and its filters end", n.Name)
-	r.noteForgotten(n)
-	r.Model.Stopping(n)
-	n.Stop()
-	r.Model.Stopped(n)
-	n.filtering, n.room = filtering{}, room
-	r.Now += r.tick + 1
-	n.Start()
+}
+
+// runAll lets all daemons do their work, and exchange their records.
+func (r *simulation) runAll() {
+	for _, n := range r.Nodes {
+		if n.Daemon != nil {
+			n.Daemon.RunUntilIdle()
+		}
+	}
+	r.PumpAll()
+}
+
+// undisturbed reports whether all nodes work normally, apart from those that are down.
+func (r *simulation) undisturbed() bool {
+	return !slices.ContainsFunc(r.Nodes, func(n *Node) bool { return n.frozen || n.suspendedAt != 0 || n.hidden })
 }

@@ -50,6 +50,8 @@ type InboundStream struct {
 	fullSyncOpen            bool           // the peer has yet to send all records of the last one
 	unheld                  bool           // records of earlier incarnations of the receiver, or deletes, were filtered since the full sync began
 	repeatAt                int64          // the time of the next full sync; 0: none is due
+	// filteredOwn has the versions of the records of earlier incarnations of the receiver that it has filtered, by key.
+	filteredOwn map[int]table.Version
 
 	wanted     bool // orphaned records are requested from the peer
 	departures int  // of the view in which they were requested
@@ -322,7 +324,7 @@ func (l *InboundStream) mergeOne(tx *table.Tx, x *delta, now int64, opt table.Re
 		d.awaited |= 1 << (x.key % 64)
 		key, peer := d.key(x.key), w.Nodes[l.peer].Name
 		if !tx.IsRestored(x.version) { // the owner may lack the record that another node has restored
-			tx.NoteOwner(key, tx.Intern(x.owner), true)
+			d.noteOwner(tx, x, true)
 		}
 		l.dropped = l.dropped || !resent
 		switch {
@@ -356,8 +358,9 @@ func (l *InboundStream) mergeOne(tx *table.Tx, x *delta, now int64, opt table.Re
 	if d.n.opt.Carried != nil {
 		delta.Keep = keptBytes
 	}
-	resentDeletes := d.stats().DeletesResent
+	resentDeletes, before := d.stats().DeletesResent, d.n.content(tx, x.key)
 	o := tx.Remote(&delta, now, opt)
+	d.noteMerged(tx, x, &before)
 	if node == d.n.ID && !x.dead && len(d.n.unrestored) > 0 {
 		d.checkUnrestored(tx, d.n.unrestored)
 	}

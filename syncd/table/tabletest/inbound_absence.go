@@ -127,6 +127,25 @@ func (l *InboundStream) checkSent(x *delta) {
 	}
 }
 
+// noteOwner notes that another node has a record of a key, and whether the entry of this node is now one of which peers have only
+// named the owner.
+func (d *Daemon) noteOwner(tx *table.Tx, x *delta, exact bool) {
+	tx.NoteOwner(d.key(x.key), tx.Intern(x.owner), exact)
+	var r table.Record
+	if tx.Get(d.key(x.key), &r) && r.Named {
+		d.named[x.key] = tx.Owner(r.Owner)
+	}
+}
+
+// checkNotNamed checks that a node does not send an entry of which peers have only named the owner before that has left, also after a
+// conversion.
+func (st *stream) checkNotNamed(x *delta) {
+	d, w := st.from, st.from.n.world
+	if owner, named := d.named[x.key]; named && owner == x.owner && x.version == table.NamedVersion && !x.dead && !d.gone[w.node(owner.Node)] {
+		w.fail(fmt.Errorf("%s sends the entry %s, of which peers have only named the owner %s", d.n.Name, w.name(x.key), owner.Node))
+	}
+}
+
 // checkInferred checks that the peer does not have the records whose deletes were inferred from its silence. Later records
 // would correct a wrong delete, but the entry has left the kernel map by then.
 func (l *InboundStream) checkInferred() {
@@ -140,10 +159,29 @@ func (l *InboundStream) checkInferred() {
 		if d.inferred(key) && p.Daemon.hasDropped(key, c.version, c.Owner) {
 			w.fail(fmt.Errorf("%s infers a delete of %s, which the map of %s cannot hold", d.n.Name, w.name(key), p.Name))
 		}
+		if d.inferred(key) && c.Owner.Node == p.Name && p.Daemon.Inbound[d.n.ID].lacksOwn(key, c.version) {
+			w.fail(fmt.Errorf("%s infers a delete of %s from the silence of %s, which has filtered the record", d.n.Name, w.name(key), p.Name))
+		}
+		// A record that the peer has received since its answer was missing in it.
+		if p.Daemon.regained[key] > l.position {
+			continue
+		}
 		if d.inferred(key) && c.Owner.Node == p.Name && x.Live() && x.version == c.version && x.Owner == c.Owner {
 			w.fail(fmt.Errorf("%s infers a delete of %s from the silence of %s, which has %v", d.n.Name, w.name(key), p.Name, x))
 		}
 	}
+}
+
+// noteMerged notes that a daemon has merged a record, and whether it is one of its node that it did not have before.
+func (d *Daemon) noteMerged(tx *table.Tx, x *delta, before *Content) {
+	delete(d.named, x.key)
+	if x.owner.Node != d.n.Name || x.dead || before.Live() {
+		return
+	}
+	if d.regained == nil {
+		d.regained = make(map[int]uint64)
+	}
+	d.regained[x.key] = tx.Head()
 }
 
 // endRepair deletes records of the peer in the buckets that the peer did not resend. The receiver holds

@@ -125,7 +125,7 @@ func (d *Daemon) convert(to int) {
 		w.tb.Fatal(err)
 	}
 	d.endStreams()
-	d.tab, d.layout, d.converted, d.epoch = converted, to, true, d.epoch+1
+	d.tab, d.layout, d.converted, d.epoch, d.regained = converted, to, true, d.epoch+1, nil
 	d.syncBarrier, d.returnBarrier, d.expiredEarly, d.ownersChecked = nil, nil, 0, 0
 	w.forgotten = w.forgotten || forgot
 	if d.n.leastClear > 0 {
@@ -135,9 +135,13 @@ func (d *Daemon) convert(to int) {
 	w.notef("%s converts its table from layout %d to %d: %d records, %d dropped", d.n.Name, from, to, result.Records, result.Failed)
 }
 
-// noteDropped notes the records of the node that a conversion is about to drop.
+// noteDropped notes the records of the node that a conversion is about to drop, and the entries of which peers have only named the
+// owner.
 func (d *Daemon) noteDropped(to int) {
 	d.unfit = make(map[int]Content)
+	for _, key := range d.namedEntries() {
+		d.named[key] = d.Content(key).Owner
+	}
 	for key := range d.n.world.keys {
 		if c := d.Content(key); c.Live() && c.Owner.Node == d.n.Name && !layouts[to].fits(c.Value) {
 			d.unfit[key] = c

@@ -324,6 +324,7 @@ func sendable(r *table.Record) bool { return r.Version != 0 && !r.Inferred && !r
 // add appends a record to a batch, or only its key if the node cannot send the record.
 func (st *stream) add(batch *[]delta, r *table.Record, o table.Owner) {
 	x := st.delta(r, o)
+	st.checkNotNamed(&x)
 	unsent, known := st.from.n.unsent(x.key, x.dead)
 	if !known {
 		st.from.n.world.filtered = true
