@@ -256,8 +256,18 @@ func (tx *Tx) Unheld() Unheld {
 	return out
 }
 
-// OwnNotHeld returns the number of live records of this node, all incarnations, that the kernel map has refused.
-func (tx *Tx) OwnNotHeld() int { return tx.t.owners.list[selfID].digest.notHeld }
+// OwnNotHeld returns the number of live records of this node, all incarnations, that the kernel map has refused. A record for which
+// Displace has selected a victim counts until it is written.
+func (tx *Tx) OwnNotHeld() int {
+	t := tx.t
+	n := t.owners.list[selfID].digest.notHeld
+	for s := range t.withVictim.all() {
+		if m := t.meta(*s); m.live() && t.ours(m.owner) && m.flags&(flagFree|flagNotHeld|displaced)&^flagDirty == flagFailed {
+			n++
+		}
+	}
+	return n
+}
 
 // RecordsOf returns the number of live, versioned records of a node, all incarnations. Of these, failed is the number of those that
 // the kernel map has refused or the writer has displaced, and evicted of those that it has evicted.

@@ -48,6 +48,13 @@ var oldRuleList = []oldRule{
 		test: "TestSimulationFilters",
 	},
 	{
+		name: "an own record with a victim counts as held before it is written",
+		file: "coverage.go",
+		old:  "m.flags&(flagFree|flagNotHeld|displaced)&^flagDirty == flagFailed {\n			n++",
+		new:  "m.flags&(flagFree|flagNotHeld|displaced)&^flagDirty == flagFailed {\n			n += 0",
+		test: "TestSimulationFilters",
+	},
+	{
 		name: "own records that were filtered count as deleted at the next start",
 		file: "coverage.go",
 		old:  "	_, found := u.of[u.hash(key)]\n	return found\n}",

@@ -116,6 +116,37 @@ func TestOwnNotHeld(t *testing.T) {
 	}
 }
 
+// TestOwnRecordWithAVictimIsNotHeld: the map has refused a record of this node, and the writer has deleted a victim for it, but has
+// not written it.
+func TestOwnRecordWithAVictimIsNotHeld(t *testing.T) {
+	r := newRig(t)
+	r.remote(Accepted, 0, peer, 1000, "k", "v")
+	r.remote(Accepted, 0, peer, 1001, "l", "v")
+	r.write()
+	r.remote(Accepted, second, older, 2000, "own", "v")
+	m := r.refuse()
+	want := func(when string, want int) {
+		t.Helper()
+		r.tab.View(func(tx *Tx) {
+			if n := tx.OwnNotHeld(); n != want {
+				t.Errorf("%s: own records that are not held: got %d, want %d", when, n, want)
+			}
+		})
+	}
+	want("after the refusal", 1)
+	victim, key := r.displace(m[0])
+	if key == "" {
+		t.Fatal("Displace: got no victim, want one")
+	}
+	want("with a victim", 1)
+	r.tab.Update(func(tx *Tx) { tx.Displaced(victim.Ref, second) })
+	want("before the write", 1)
+	taken := r.take()
+	want("during the write", 1)
+	r.applied(taken, nil)
+	want("after the write", 0)
+}
+
 // TestOlderRecordsOfUnheldKeys: a delete that is older than the filtered record does not show that the map has held its
 // entry. A live record does, because the map has held that one.
 func TestOlderRecordsOfUnheldKeys(t *testing.T) {
