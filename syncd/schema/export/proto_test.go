@@ -126,6 +126,9 @@ func TestProtoContainsContract(t *testing.T) {
 	}
 	for i := range file.Enums().Len() {
 		e := file.Enums().Get(i)
+		if e.Name() == "SchemaChecksum" {
+			continue // TestProtoHasChecksum
+		}
 		ownValues := own.Enums().ByName(e.Name()).Values()
 		for j := range max(e.Values().Len(), ownValues.Len()) {
 			v, ownValue := e.Values().Get(j), ownValues.Get(j)
