@@ -269,7 +269,7 @@ func (a *announcement) routes() string {
 
 func (a *announcement) hasRoute() bool { return strings.Contains(a.routes(), serviceRoute) }
 
-// routed waits until the router has the route, or has it no more.
+// routed waits until the router has the route, or lacks it.
 func (a *announcement) routed(want bool, limit time.Duration) {
 	a.Helper()
 	begun := time.Now()
