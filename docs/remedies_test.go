@@ -5,8 +5,10 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -21,7 +23,7 @@ type remedyStep struct {
 	operator bool
 }
 
-// listing returns a command that shows the cause. Its exit code may be any of a command that reports problems.
+// listing returns a command that shows the cause, with the exit code of a command that reports problems.
 func listing(command string, exit int) remedyStep { return remedyStep{command: command, exit: exit} }
 
 func remedy(command string) remedyStep { return remedyStep{command: command} }
@@ -63,18 +65,20 @@ var remedyCases = []remedyCase{
 	{id: "map-cleared", fault: func(r *remedies) { r.clear() }, steps: []remedyStep{remedy("syncd clears release ct_map")}, after: func(r *remedies) {
 		r.holds("lb2", 0)
 	}},
-	{id: "settings-not-reloaded", fault: shell("echo 'scan-budgett: 1' >>lb1.yaml; syncd reload || test $? = 1"), steps: []remedyStep{
+	{id: "settings-not-reloaded", fault: func(r *remedies) { run(r.t, r.shell, "echo 'scan-budgett: 1' >>lb1.yaml; syncd reload", 2) }, steps: []remedyStep{
 		listing("syncd check --config /etc/mapsync/syncd.yaml", 2), operator("sed -i /scan-budgett/d lb1.yaml"), remedy("syncd reload"),
 	}},
-	{id: "state-not-saved", fault: shell("mount -t tmpfs -o ro none lb1.state"), steps: []remedyStep{remedy("df lb1.state"), operator("umount lb1.state")}},
+	{id: "state-not-saved", fault: shell("mount -t tmpfs -o ro none lb1.state; rm bpf/lb1/ct_map; sessions create bpf/lb1/ct_map"), steps: []remedyStep{
+		remedy("df lb1.state"), operator("umount lb1.state"),
+	}},
 	{id: "map-missing", fault: shell("rm bpf/lb1/ct_map"), steps: []remedyStep{remedy("syncd maps"), operator("sessions create bpf/lb1/ct_map")}},
 	{id: "map-refused", fault: shell("rm bpf/lb1/ct_map; ln -s ../lb2/ct_map bpf/lb1/ct_map"), steps: []remedyStep{
-		remedy("syncd check --config /etc/mapsync/syncd.yaml"), operator("rm bpf/lb1/ct_map; sessions create bpf/lb1/ct_map"),
+		listing("syncd check --config /etc/mapsync/syncd.yaml", 2), operator("rm bpf/lb1/ct_map; sessions create bpf/lb1/ct_map"),
 	}},
 	{id: "restart-needed", fault: shell("sed -i 's/^scan-interval: 1s/scan-interval: 2s/' lb1.yaml; syncd reload"), steps: []remedyStep{
 		remedy("systemctl restart syncd"),
 	}},
-	{id: "map-unserved", peer: true, fault: shell("restart 2 'ct_map$' other_map"), steps: []remedyStep{
+	{id: "map-unserved", peer: true, fault: shell("restart 2 ct_map other_map"), steps: []remedyStep{
 		listing("syncd status --problems", 1), operator("restart 2 other_map ct_map"),
 	}},
 }
@@ -104,6 +108,9 @@ type remedies struct{ *procedures }
 func TestRemedies(t *testing.T) {
 	t.Parallel()
 	r := &remedies{&procedures{t, startShell(t, cloneProject(t))}}
+	t.Cleanup(func() { // a test that fails leaves it mounted
+		_ = syscall.Unmount(filepath.Join(r.shell.Dir(), "quickstart", "lb1.state"), syscall.MNT_DETACH)
+	})
 	runSteps(t, r.shell, "watch-changes")
 	run(t, r.shell, onNode+onUnit, 0)
 	for _, c := range remedyCases {
