@@ -41,7 +41,7 @@ type remedyCase struct {
 
 // remediesNotRun lists the problems whose remedy has a command that TestRemedies does not execute, with the reason.
 var remediesNotRun = map[string]string{
-	"clock":                "the command changes the clock of the host. TestClockProblem has the fault",
+	"clock":                "the command changes the clock of the host. TestClockProblemsAreReported has the fault",
 	"memory-corrupt":       "only damaged memory causes it",
 	"scan-failing":         "the command reads the journal of the unit, and a test cannot make the kernel refuse a read",
 	"stream-missing":       "netcat is not installed on all machines",
@@ -50,7 +50,7 @@ var remediesNotRun = map[string]string{
 	"peer-unsent-entries":  "as unsent-entries",
 	"refused-entries":      "both nodes of the quick start have the same types. syncd/daemon has the fault",
 	"divergent":            "repair ends it before a command could. syncd/replicate has the fault",
-	"false-digests":        "only a hostile peer causes it. bench/attack has the fault",
+	"false-digests":        "only a hostile peer causes it. syncd/replicate has the fault",
 	"not-held":             "the maps of the quick start have one size. TestOutputsOnPages has the fault",
 	"stream-refused":       "it lasts 2 min after the last event",
 }
