@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -13,6 +14,7 @@ import (
 
 	"mapsync/syncd/config"
 	"mapsync/syncd/daemon"
+	"mapsync/syncd/drained"
 	"mapsync/syncd/kmap"
 	"mapsync/syncd/schema"
 	"mapsync/syncd/schema/export"
@@ -41,12 +43,13 @@ const schemaCodes = "Exit code 0: printed or written. 1: the types cannot be rea
 
 // schemaFlags select a schema.
 type schemaFlags struct {
-	name   string
-	fields []string
+	name, settings string
+	fields         []string
 }
 
 func (f *schemaFlags) bind(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&f.name, "map", "", "map of the object file, if it has several")
+	cmd.Flags().StringVar(&f.settings, "config", "", "settings `file` of a node, whose map, field and drain-sums apply")
 	cmd.Flags().StringArrayVar(&f.fields, "field", nil, config.FieldUsage)
 }
 
@@ -92,9 +95,11 @@ func newSchemaExport() *cobra.Command {
 		Short: "Write a .proto file for programs that read a map's changes",
 		Long: `Write a documented proto3 file with the messages of the map's key, value and changes, and the
 service that streams them. With this file and a gRPC client, a program can receive the changes of
-the map from any node. docs/examples has such a program.
+the map from any node. docs/examples has such a program. The file contains a checksum of the types.
+The program compares it with that of the node's types. It is the same only if the settings field
+and drain-sums are the same: give the settings file of the node with --config.
 ` + schemaCodes,
-		Example: `  syncd schema export ct_map > ct_map.proto
+		Example: `  syncd schema export ct_map --config /etc/mapsync/syncd.yaml > ct_map.proto
   syncd schema export lb.o --map ct_map`,
 		Args: exactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -142,11 +147,15 @@ func (f *schemaFlags) find(what string) ([]*schema.Schema, error) {
 	if err != nil {
 		return nil, usageError{err}
 	}
+	node, err := config.Read(f.settings, nil)
+	if err != nil {
+		return nil, usageError{err}
+	}
 	var list []*schema.Schema
 	if strings.HasSuffix(what, ".o") {
 		list, err = f.ofFile(what)
 	} else {
-		list, err = ofMap(what)
+		list, err = ofMap(what, &node)
 	}
 	if err != nil {
 		return nil, err
@@ -156,10 +165,23 @@ func (f *schemaFlags) find(what string) ([]*schema.Schema, error) {
 			return nil, usageError{fmt.Errorf("field of map %q: %s has no map of that name", set.Map, what)}
 		}
 	}
-	for _, s := range list {
-		if err := s.Apply(settings); err != nil {
+	return applySettings(list, &node, settings)
+}
+
+// applySettings returns the schemas with the settings of a node, and then with those of the command.
+func applySettings(list []*schema.Schema, node *config.Config, settings []schema.Setting) ([]*schema.Schema, error) {
+	ofNode, err := daemon.ParseFields(node.Fields)
+	if err != nil {
+		return nil, usageError{err}
+	}
+	for i, s := range list {
+		if node.DrainSums(s.Map) && s.CPUs == 0 { // the daemon refuses a per-CPU map
+			s = s.WithOrigin(drained.OriginSize)
+		}
+		if err := errors.Join(s.Apply(ofNode), s.Apply(settings)); err != nil {
 			return nil, usageError{err}
 		}
+		list[i] = s
 	}
 	return list, nil
 }
@@ -185,8 +207,15 @@ func (f *schemaFlags) ofFile(path string) ([]*schema.Schema, error) {
 	return list, err
 }
 
-func ofMap(setting string) ([]*schema.Schema, error) {
-	ref, err := kmap.ParseRef(setting)
+// ofMap returns the schema of a map on this host: one of a node, by its name in the cluster, or any other.
+func ofMap(what string, node *config.Config) ([]*schema.Schema, error) {
+	name := ""
+	for _, setting := range node.Maps {
+		if m, err := config.ParseMap(setting); err == nil && m.Name == what {
+			name, what = m.Name, m.Ref
+		}
+	}
+	ref, err := kmap.ParseRef(what)
 	if err != nil {
 		return nil, usageError{err}
 	}
@@ -202,11 +231,11 @@ func ofMap(setting string) ([]*schema.Schema, error) {
 	if err != nil {
 		return nil, err
 	}
-	name := info.Name
+	of := info.Name
 	if ref.PinPath != "" {
-		name = path.Base(ref.PinPath) // the daemon uses the same name
+		of = path.Base(ref.PinPath) // the daemon uses the same name
 	}
-	s, err := daemon.SchemaOf(name, info)
+	s, err := daemon.SchemaOf(cmp.Or(name, of), info)
 	if err != nil {
 		return nil, err
 	}

@@ -35,7 +35,7 @@ Exit code 0: all is well. 1: there are problems. 2: wrong use.`,
 	}
 	cmd.Flags().BoolVar(&o.json, "json", false, "print JSON")
 	cmd.Flags().BoolVar(&o.all, "all", false, "print a line for each map and peer, and each problem")
-	cmd.Flags().BoolVar(&o.problems, "problems", false, "print the problems alone; as JSON with --json")
+	cmd.Flags().BoolVar(&o.problems, "problems", false, "print the problems alone, each with its section of the documentation; as JSON with --json")
 	c.bind(cmd)
 	return cmd
 }
@@ -51,7 +51,7 @@ func (o *statusOutput) report(out io.Writer, s *daemon.Status) (err error) {
 	case o.json:
 		err = encodeIndented(out, s)
 	case o.problems:
-		printProblems(out, s.Problems, o.all)
+		problemOutput{all: o.all, documented: true}.print(out, s.Problems)
 	default:
 		err = printStatus(out, s, o.all)
 	}

@@ -35,7 +35,7 @@ func printStatus(out io.Writer, s *daemon.Status, all bool) error {
 	}
 	if len(s.Problems) > 0 {
 		fmt.Fprintln(out, "\nPROBLEMS")
-		printProblems(out, s.Problems, all)
+		problemOutput{all: all}.print(out, s.Problems)
 	}
 	return nil
 }

@@ -15,19 +15,25 @@ import (
 // maxAlike is how many problems with the same id are printed. An attacker can cause many.
 const maxAlike = 8
 
-// printProblems prints each problem with its remedy. A problem that concerns several maps in the same way is printed once. Of many
-// problems with the same id, it prints some, unless all is set.
-func printProblems(out io.Writer, list []problem.Problem, all bool) {
+// problemOutput is how problems are printed. all: each problem, also of many with the same id. documented: with the section of the
+// documentation.
+type problemOutput struct{ all, documented bool }
+
+// print prints each problem with its remedy. A problem that concerns several maps in the same way is printed once.
+func (o problemOutput) print(out io.Writer, list []problem.Problem) {
 	printed := make(map[string]int)
 	groups := group(list)
 	for i := range groups {
 		id := groups[i].ID
-		if printed[id]++; all || printed[id] <= maxAlike {
+		if printed[id]++; o.all || printed[id] <= maxAlike {
 			printProblem(out, &groups[i])
+			if o.documented {
+				wrap(out, "  documentation: "+groups[i].Documentation)
+			}
 		}
 	}
 	for _, id := range slices.Sorted(maps.Keys(printed)) {
-		if n := printed[id] - maxAlike; !all && n > 0 {
+		if n := printed[id] - maxAlike; !o.all && n > 0 {
 			fmt.Fprintf(out, "%d more with the id %s: see syncd status --problems --all\n", n, id)
 		}
 	}

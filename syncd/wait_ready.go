@@ -28,10 +28,10 @@ agree, and this node's kernel maps hold the records. For BGP, VRRP and Kubernete
 whether traffic may come. The command prints every two seconds why the node is not ready. It also
 waits for a daemon that does not answer yet.
 Exit code 0: ready. 1: not ready within --timeout. 2: wrong use.`,
-		Example: `  # Announce the route when the node is ready
-  syncd wait-ready --timeout 60s && birdc enable protocol lb
+		Example: `  # Wait after a restart of syncd, before the restart on the next node
+  syncd wait-ready --timeout 60s
 
-  # Check once, for keepalived's track_script
+  # Check once, for keepalived's track_script, or to announce a route: docs/bgp.md
   syncd wait-ready --timeout 0s`,
 		Args: exactArgs(0),
 		RunE: func(cmd *cobra.Command, _ []string) error {

@@ -35,30 +35,13 @@ import (
 // TestFlowsFollowsNode runs a node beside a load balancer's map, with TLS as in production, and the
 // example as its observer.
 func TestFlowsFollowsNode(t *testing.T) {
-	if err := rlimit.RemoveMemlock(); err != nil {
-		t.Fatal(err)
-	}
-	spec, err := lbbpf.LoadLB()
-	if err != nil {
-		t.Fatal(err)
-	}
-	spec.Maps["ct_map"].Pinning = ebpf.PinNone
-	m, err := ebpf.NewMap(spec.Maps["ct_map"])
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer m.Close()
+	m := newMap(t, nil)
 	dir := t.TempDir()
 	ca, err := testcert.NewCA(dir, "ca")
 	if err != nil {
 		t.Fatal(err)
 	}
-	info, err := m.Info()
-	if err != nil {
-		t.Fatal(err)
-	}
-	id, _ := info.ID()
-	c := startNode(t, dir, ca, fmt.Sprintf("ct_map=id:%d", id))
+	c := startNode(t, dir, ca, reference(t, m))
 	write := openInjector(t, m, c)
 	observer, err := ca.Issue("observer", testcert.Options{})
 	if err != nil {
@@ -66,8 +49,7 @@ func TestFlowsFollowsNode(t *testing.T) {
 	}
 	write(table.OpUpdate, 1)
 	command, shown := readPage(t)
-	lines := runExample(t, strings.Fields(strings.NewReplacer("10.0.0.1:7947", address()+":7947", "observer.crt", observer.CertFile,
-		"observer.key", observer.KeyFile, "ca.crt", observer.CAFile).Replace(command))...)
+	lines := runExample(t, adapt(command, observer)...)
 	var printed []string
 	want := func(parts ...string) {
 		t.Helper()
@@ -100,6 +82,46 @@ func TestFlowsFollowsNode(t *testing.T) {
 	write(table.OpDelete, 2)
 	want("10.1.2.3:1002 > 192.0.2.1:443", "closed")
 	compareLines(t, shown, printed)
+}
+
+// adapt returns the arguments of the page with the address and the files of the test.
+func adapt(command string, observer testcert.Pair) []string {
+	return strings.Fields(strings.NewReplacer("10.0.0.1:7947", address()+":7947", "observer.crt", observer.CertFile,
+		"observer.key", observer.KeyFile, "ca.crt", observer.CAFile).Replace(command))
+}
+
+// newMap creates the load balancer's map. change, if not nil, changes its types first.
+func newMap(t *testing.T, change func(*ebpf.MapSpec)) *ebpf.Map {
+	t.Helper()
+	if err := rlimit.RemoveMemlock(); err != nil {
+		t.Fatal(err)
+	}
+	spec, err := lbbpf.LoadLB()
+	if err != nil {
+		t.Fatal(err)
+	}
+	ct := spec.Maps["ct_map"]
+	ct.Pinning = ebpf.PinNone
+	if change != nil {
+		change(ct)
+	}
+	m, err := ebpf.NewMap(ct)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = m.Close() })
+	return m
+}
+
+// reference returns the setting map of a node for the map.
+func reference(t *testing.T, m *ebpf.Map) string {
+	t.Helper()
+	info, err := m.Info()
+	if err != nil {
+		t.Fatal(err)
+	}
+	id, _ := info.ID()
+	return fmt.Sprintf("ct_map=id:%d", id)
 }
 
 // compareLines checks that the example has printed each line that its page shows, with other numbers.
@@ -215,11 +237,7 @@ func monotonic(t *testing.T) int64 {
 // runExample builds and runs the program, and returns the lines that it prints.
 func runExample(t *testing.T, args ...string) <-chan string {
 	t.Helper()
-	program := filepath.Join(t.TempDir(), "flows")
-	if out, err := exec.Command("go", "build", "-o", program, "mapsync/docs/examples/flows").CombinedOutput(); err != nil {
-		t.Fatalf("build: %v\n%s", err, out)
-	}
-	cmd := exec.CommandContext(t.Context(), program, args...)
+	cmd := exec.CommandContext(t.Context(), buildExample(t), args...)
 	cmd.Stderr = t.Output()
 	out, err := cmd.StdoutPipe()
 	if err != nil {
@@ -240,4 +258,14 @@ func runExample(t *testing.T, args ...string) <-chan string {
 		}
 	}()
 	return lines
+}
+
+// buildExample builds the program and returns its path.
+func buildExample(t *testing.T) string {
+	t.Helper()
+	program := filepath.Join(t.TempDir(), "flows")
+	if out, err := exec.Command("go", "build", "-o", program, "mapsync/docs/examples/flows").CombinedOutput(); err != nil {
+		t.Fatalf("build: %v\n%s", err, out)
+	}
+	return program
 }

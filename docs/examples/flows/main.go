@@ -12,6 +12,8 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"hash/crc32"
+	"math"
 	"net/netip"
 	"os"
 	"os/signal"
@@ -77,8 +79,22 @@ func follow(ctx context.Context, o *options) error {
 		if err != nil {
 			return fmt.Errorf("receive: %w", err)
 		}
+		if err := checkTypes(response.GetAccepted(), o.mapName); err != nil {
+			return err
+		}
 		printBatch(response.GetBatch())
 	}
+}
+
+// checkTypes returns an error if the node's entries have other types than ct_map.proto: they would be decoded wrongly. Other
+// messages than the node's answer to the subscription are nil.
+func checkTypes(accepted *ctmap.MapAccepted, mapName string) error {
+	sum := int32(crc32.ChecksumIEEE(accepted.GetSchema()) & math.MaxInt32)
+	if accepted == nil || sum == int32(ctmap.SchemaChecksum_SCHEMA_CHECKSUM_CRC32) {
+		return nil
+	}
+	return fmt.Errorf("map %s of the node has other types than ct_map.proto, so its entries cannot be decoded: on the node, run "+
+		"syncd schema export %[1]s --config /etc/mapsync/syncd.yaml, generate the code from the new file and build this program again", mapName)
 }
 
 func secure(o *options) (credentials.TransportCredentials, error) {

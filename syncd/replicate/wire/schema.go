@@ -2,6 +2,8 @@ package wire
 
 import (
 	"fmt"
+	"hash/crc32"
+	"math"
 	"math/bits"
 
 	"google.golang.org/protobuf/proto"
@@ -22,6 +24,16 @@ func SchemaToProto(s *schema.Schema) *mapsyncv1.Schema {
 	return &mapsyncv1.Schema{
 		Key: messageToProto(s.Key), Value: messageToProto(s.Value), Opaque: s.Opaque, Cpus: uint32(s.CPUs),
 	}
+}
+
+// SchemaChecksum returns the low 31 bits of the CRC-32 of the schema as a peer or an observer receives it. Programs with
+// generated code compare it: schemas with the same checksum have the same messages of keys and values.
+func SchemaChecksum(s *schema.Schema) (int32, error) {
+	data, err := proto.Marshal(SchemaToProto(s))
+	if err != nil {
+		return 0, fmt.Errorf("encode schema: %w", err)
+	}
+	return int32(crc32.ChecksumIEEE(data) & math.MaxInt32), nil
 }
 
 // messageToProto returns the wire format of a struct type; nil for nil. It calls itself for nested

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"text/template"
 
+	"mapsync/syncd/replicate/wire"
 	"mapsync/syncd/schema"
 )
 
@@ -25,6 +26,7 @@ var contract = template.Must(template.New("contract").Parse(contractText))
 // for one map, because all deltas of a batch have the same type. mapsync's own protocol
 // (proto/mapsync/v1) has bytes where the file has messages, which is equal on the wire. The names
 // of package and service are equal too, so a program cannot link both, or the files of two maps.
+// The file has the checksum of the schema, with which a client finds a node with other types.
 //
 // The error for an invalid schema wraps [schema.ErrType].
 func Proto(w io.Writer, s *schema.Schema) error {
@@ -34,12 +36,17 @@ func Proto(w io.Writer, s *schema.Schema) error {
 	name := camelName(s.Map, "Map")
 	key := exportHalf(s.Key, name+"Key", "is a key of map "+s.Map+".")
 	value := exportHalf(s.Value, name+"Value", "is a value of map "+s.Map+".")
+	checksum, err := wire.SchemaChecksum(s)
+	if err != nil {
+		return fmt.Errorf("export map %s: %w", s.Map, err)
+	}
 	var file bytes.Buffer
-	err := contract.Execute(&file, struct {
+	err = contract.Execute(&file, struct {
 		Map, Quoted, Name, GoName string
 		Opaque                    bool
 		Key, Value                string
-	}{oneLine(s.Map), strconv.QuoteToASCII(s.Map), name, strings.ToLower(name), s.Opaque, key, value})
+		Checksum                  int32
+	}{oneLine(s.Map), strconv.QuoteToASCII(s.Map), name, strings.ToLower(name), s.Opaque, key, value, checksum})
 	if err != nil {
 		return fmt.Errorf("write .proto file: %w", err)
 	}

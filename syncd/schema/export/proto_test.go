@@ -6,17 +6,22 @@ import (
 	"context"
 	"errors"
 	"flag"
+	"hash/crc32"
 	"io"
+	"math"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/bufbuild/protocompile"
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/types/dynamicpb"
 	"pgregory.net/rapid"
 
 	mapsyncv1 "mapsync/proto/mapsync/v1"
+	"mapsync/syncd/replicate/wire"
 	"mapsync/syncd/schema"
 	"mapsync/syncd/schema/export"
 	"mapsync/syncd/schema/schematest"
@@ -126,6 +131,9 @@ func TestProtoContainsContract(t *testing.T) {
 	}
 	for i := range file.Enums().Len() {
 		e := file.Enums().Get(i)
+		if e.Name() == "SchemaChecksum" {
+			continue // TestProtoHasChecksum
+		}
 		ownValues := own.Enums().ByName(e.Name()).Values()
 		for j := range max(e.Values().Len(), ownValues.Len()) {
 			v, ownValue := e.Values().Get(j), ownValues.Get(j)
@@ -133,6 +141,35 @@ func TestProtoContainsContract(t *testing.T) {
 				t.Errorf("enum value: got %s = %d, want %s = %d", v.Name(), v.Number(), ownValue.Name(), ownValue.Number())
 			}
 		}
+	}
+}
+
+// TestProtoHasChecksum checks that the file has the checksum of the schema as nodes send it, which differs if the types or their
+// roles differ.
+func TestProtoHasChecksum(t *testing.T) {
+	sums := make(map[protoreflect.EnumNumber]string)
+	schemas := map[string]*schema.Schema{
+		"the map": schematest.Conntrack(), "its former version": schematest.OldVersion(), "per CPU": schematest.PerCPU(), "with origin": schematest.Conntrack().WithOrigin(8),
+	}
+	for name, s := range schemas {
+		data, err := proto.Marshal(&mapsyncv1.MapAccepted{Schema: wire.SchemaToProto(s)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		accepted := dynamicpb.NewMessage(compile(t, protoFile(t, s)).Messages().ByName("MapAccepted"))
+		if err := proto.Unmarshal(data, accepted); err != nil {
+			t.Fatal(err)
+		}
+		sent := accepted.Get(accepted.Descriptor().Fields().ByName("schema")).Bytes()
+		want := protoreflect.EnumNumber(crc32.ChecksumIEEE(sent) & math.MaxInt32)
+		got := compile(t, protoFile(t, s)).Enums().ByName("SchemaChecksum").Values().ByName("SCHEMA_CHECKSUM_CRC32").Number()
+		if got != want || len(sent) == 0 {
+			t.Errorf("%s: got checksum %d, want %d of %d bytes", name, got, want, len(sent))
+		}
+		sums[got] = name
+	}
+	if len(sums) != len(schemas) {
+		t.Errorf("checksums: got %v, want one of each of %d schemas", sums, len(schemas))
 	}
 }
 

@@ -8,7 +8,9 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"hash/crc32"
 	"io"
+	"math"
 	"time"
 
 	"google.golang.org/grpc"
@@ -67,8 +69,8 @@ func (o *options) follow(ctx context.Context, out io.Writer) error {
 				ended <- fmt.Errorf("receive: %w", err)
 				return
 			}
-			if refused := response.GetRefused(); refused != nil {
-				ended <- fmt.Errorf("the node refuses the map %s: %s", o.mapName, refused)
+			if err := checkAnswer(response, o.mapName); err != nil {
+				ended <- err
 				return
 			}
 			select {
@@ -97,6 +99,21 @@ func (o *options) follow(ctx context.Context, out io.Writer) error {
 			}
 		}
 	}
+}
+
+// checkAnswer returns an error if the node refuses the map, or if its entries have other types than flows.proto: they would be
+// decoded wrongly.
+func checkAnswer(response *flowpb.SubscribeResponse, mapName string) error {
+	if refused := response.GetRefused(); refused != nil {
+		return fmt.Errorf("the node refuses the map %s: %s", mapName, refused)
+	}
+	accepted := response.GetAccepted()
+	sum := int32(crc32.ChecksumIEEE(accepted.GetSchema()) & math.MaxInt32)
+	if accepted == nil || sum == int32(flowpb.SchemaChecksum_SCHEMA_CHECKSUM_CRC32) {
+		return nil
+	}
+	return fmt.Errorf("map %s of the node has other types than flows.proto, so its entries cannot be decoded: on the node, run "+
+		"syncd schema export %[1]s --config /etc/mapsync/syncd.yaml, generate the code from the new file and build this program again", mapName)
 }
 
 // subscribe begins a stream that observes the map.
@@ -132,8 +149,7 @@ type record struct {
 	value     *flowpb.FlowsValue
 }
 
-// records are the present records, by key. A key has the origin as well, which is unknown to the generated types: each
-// boot of a node has its own sums.
+// records are the present records, by key. A key includes the origin: each boot of a node has its own sums.
 type records struct {
 	port  uint32
 	flows map[string]record

@@ -13,7 +13,10 @@
 //     observe to true. The client is then an observer and needs no layout. The node sends
 //     it all records that the node has, of all owners. The node answers with accepted. If
 //     the node does not have the map yet, it answers with pending first.
-//  4. Read the batches. Until the first batch with caught_up set, they contain all
+//  4. Compare the checksum of accepted.schema with SchemaChecksum. If it differs, end the
+//     stream: the node's entries have other types, and would be decoded wrongly. Generate
+//     this file again on that node: syncd schema export MAP --config /etc/mapsync/syncd.yaml
+//  5. Read the batches. Until the first batch with caught_up set, they contain all
 //     existing entries. After it, they contain the changes. The client acknowledges
 //     nothing. It must read continuously: a slow client receives only the newest record
 //     of each key.
@@ -43,6 +46,55 @@ const (
 	// Verify that runtime/protoimpl is sufficiently up-to-date.
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
+
+// SchemaChecksum identifies the types from which this file was generated: the CRC-32 of
+// the field schema of MapAccepted, without its highest bit. It is the CRC-32 of zlib, gzip
+// and Ethernet.
+type SchemaChecksum int32
+
+const (
+	SchemaChecksum_SCHEMA_CHECKSUM_UNSPECIFIED SchemaChecksum = 0
+	SchemaChecksum_SCHEMA_CHECKSUM_CRC32       SchemaChecksum = 1353257090
+)
+
+// Enum value maps for SchemaChecksum.
+var (
+	SchemaChecksum_name = map[int32]string{
+		0:          "SCHEMA_CHECKSUM_UNSPECIFIED",
+		1353257090: "SCHEMA_CHECKSUM_CRC32",
+	}
+	SchemaChecksum_value = map[string]int32{
+		"SCHEMA_CHECKSUM_UNSPECIFIED": 0,
+		"SCHEMA_CHECKSUM_CRC32":       1353257090,
+	}
+)
+
+func (x SchemaChecksum) Enum() *SchemaChecksum {
+	p := new(SchemaChecksum)
+	*p = x
+	return p
+}
+
+func (x SchemaChecksum) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (SchemaChecksum) Descriptor() protoreflect.EnumDescriptor {
+	return file_flows_proto_enumTypes[0].Descriptor()
+}
+
+func (SchemaChecksum) Type() protoreflect.EnumType {
+	return &file_flows_proto_enumTypes[0]
+}
+
+func (x SchemaChecksum) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use SchemaChecksum.Descriptor instead.
+func (SchemaChecksum) EnumDescriptor() ([]byte, []int) {
+	return file_flows_proto_rawDescGZIP(), []int{0}
+}
 
 // Operation is the effect of a delta on its key.
 type Operation int32
@@ -89,11 +141,11 @@ func (x Operation) String() string {
 }
 
 func (Operation) Descriptor() protoreflect.EnumDescriptor {
-	return file_flows_proto_enumTypes[0].Descriptor()
+	return file_flows_proto_enumTypes[1].Descriptor()
 }
 
 func (Operation) Type() protoreflect.EnumType {
-	return &file_flows_proto_enumTypes[0]
+	return &file_flows_proto_enumTypes[1]
 }
 
 func (x Operation) Number() protoreflect.EnumNumber {
@@ -102,7 +154,7 @@ func (x Operation) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Operation.Descriptor instead.
 func (Operation) EnumDescriptor() ([]byte, []int) {
-	return file_flows_proto_rawDescGZIP(), []int{0}
+	return file_flows_proto_rawDescGZIP(), []int{1}
 }
 
 // RefusalReason is the reason why the node does not serve a map.
@@ -137,11 +189,11 @@ func (x RefusalReason) String() string {
 }
 
 func (RefusalReason) Descriptor() protoreflect.EnumDescriptor {
-	return file_flows_proto_enumTypes[1].Descriptor()
+	return file_flows_proto_enumTypes[2].Descriptor()
 }
 
 func (RefusalReason) Type() protoreflect.EnumType {
-	return &file_flows_proto_enumTypes[1]
+	return &file_flows_proto_enumTypes[2]
 }
 
 func (x RefusalReason) Number() protoreflect.EnumNumber {
@@ -150,7 +202,7 @@ func (x RefusalReason) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use RefusalReason.Descriptor instead.
 func (RefusalReason) EnumDescriptor() ([]byte, []int) {
-	return file_flows_proto_rawDescGZIP(), []int{1}
+	return file_flows_proto_rawDescGZIP(), []int{2}
 }
 
 // EndReason is the reason why a subscription ended.
@@ -190,11 +242,11 @@ func (x EndReason) String() string {
 }
 
 func (EndReason) Descriptor() protoreflect.EnumDescriptor {
-	return file_flows_proto_enumTypes[2].Descriptor()
+	return file_flows_proto_enumTypes[3].Descriptor()
 }
 
 func (EndReason) Type() protoreflect.EnumType {
-	return &file_flows_proto_enumTypes[2]
+	return &file_flows_proto_enumTypes[3]
 }
 
 func (x EndReason) Number() protoreflect.EnumNumber {
@@ -203,10 +255,10 @@ func (x EndReason) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use EndReason.Descriptor instead.
 func (EndReason) EnumDescriptor() ([]byte, []int) {
-	return file_flows_proto_rawDescGZIP(), []int{2}
+	return file_flows_proto_rawDescGZIP(), []int{3}
 }
 
-// FlowsKey is a key of map flows. C: flow_key, 12 bytes.
+// FlowsKey is a key of map flows. C: flow_key, 20 bytes.
 type FlowsKey struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// IPv4 address as a number: 10.0.0.1 is 0x0a000001.
@@ -220,7 +272,11 @@ type FlowsKey struct {
 	// C: __u8 dir; offset 10, size 1.
 	Dir uint32 `protobuf:"varint,4,opt,name=dir,proto3" json:"dir,omitempty"`
 	// C: __u8 proto; offset 11, size 1.
-	Proto         uint32 `protobuf:"varint,5,opt,name=proto,proto3" json:"proto,omitempty"`
+	Proto uint32 `protobuf:"varint,5,opt,name=proto,proto3" json:"proto,omitempty"`
+	// Identifies the node, and its boot, that has drained the entries. Trailing zero bytes
+	// are left out.
+	// C: unsigned char drain_origin[8]; offset 12, size 8.
+	DrainOrigin   []byte `protobuf:"bytes,6,opt,name=drain_origin,json=drainOrigin,proto3" json:"drain_origin,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -290,15 +346,26 @@ func (x *FlowsKey) GetProto() uint32 {
 	return 0
 }
 
+func (x *FlowsKey) GetDrainOrigin() []byte {
+	if x != nil {
+		return x.DrainOrigin
+	}
+	return nil
+}
+
 // FlowsValue is a value of map flows. C: flow, 32 bytes.
 type FlowsValue struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
+	// The sum over all CPUs is significant.
 	// C: __u64 connections; offset 0, size 8.
 	Connections uint64 `protobuf:"varint,1,opt,name=connections,proto3" json:"connections,omitempty"`
+	// The sum over all CPUs is significant.
 	// C: __u64 messages; offset 8, size 8.
 	Messages uint64 `protobuf:"varint,2,opt,name=messages,proto3" json:"messages,omitempty"`
+	// The sum over all CPUs is significant.
 	// C: __u64 sent; offset 16, size 8.
 	Sent uint64 `protobuf:"varint,3,opt,name=sent,proto3" json:"sent,omitempty"`
+	// The sum over all CPUs is significant.
 	// C: __u64 received; offset 24, size 8.
 	Received      uint64 `protobuf:"varint,4,opt,name=received,proto3" json:"received,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -1175,8 +1242,8 @@ type MapAccepted struct {
 	// longer exist.
 	Reset_ bool `protobuf:"varint,4,opt,name=reset,proto3" json:"reset,omitempty"`
 	// Schema of the node's map: an encoded mapsync.v1.Schema, which the client need not
-	// decode. Equal types have equal bytes. If the bytes change, the messages of key and
-	// value in this file may be out of date.
+	// decode. Equal types and settings have equal bytes. If their checksum is not that of
+	// SchemaChecksum, the messages of key and value in this file are not those of the node.
 	Schema        []byte `protobuf:"bytes,5,opt,name=schema,proto3" json:"schema,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1619,13 +1686,14 @@ var File_flows_proto protoreflect.FileDescriptor
 const file_flows_proto_rawDesc = "" +
 	"\n" +
 	"\vflows.proto\x12\n" +
-	"mapsync.v1\"j\n" +
+	"mapsync.v1\"\x8d\x01\n" +
 	"\bFlowsKey\x12\x12\n" +
 	"\x04from\x18\x01 \x01(\aR\x04from\x12\x0e\n" +
 	"\x02to\x18\x02 \x01(\aR\x02to\x12\x12\n" +
 	"\x04port\x18\x03 \x01(\rR\x04port\x12\x10\n" +
 	"\x03dir\x18\x04 \x01(\rR\x03dir\x12\x14\n" +
-	"\x05proto\x18\x05 \x01(\rR\x05proto\"z\n" +
+	"\x05proto\x18\x05 \x01(\rR\x05proto\x12!\n" +
+	"\fdrain_origin\x18\x06 \x01(\fR\vdrainOrigin\"z\n" +
 	"\n" +
 	"FlowsValue\x12 \n" +
 	"\vconnections\x18\x01 \x01(\x04R\vconnections\x12\x1a\n" +
@@ -1719,7 +1787,10 @@ const file_flows_proto_rawDesc = "" +
 	"\x06owners\x18\x05 \x03(\v2\x17.mapsync.v1.IncarnationR\x06owners\x12.\n" +
 	"\x06deltas\x18\x06 \x03(\v2\x16.mapsync.v1.FlowsDeltaR\x06deltas\x12\x1b\n" +
 	"\tcaught_up\x18\a \x01(\bR\bcaughtUpJ\x04\b\b\x10\tJ\x04\b\t\x10\n" +
-	"R\x06resentR\trequested*~\n" +
+	"R\x06resentR\trequested*P\n" +
+	"\x0eSchemaChecksum\x12\x1f\n" +
+	"\x1bSCHEMA_CHECKSUM_UNSPECIFIED\x10\x00\x12\x1d\n" +
+	"\x15SCHEMA_CHECKSUM_CRC32\x10\x82\xa1\xa4\x85\x05*~\n" +
 	"\tOperation\x12\x19\n" +
 	"\x15OPERATION_UNSPECIFIED\x10\x00\x12\x14\n" +
 	"\x10OPERATION_UPDATE\x10\x01\x12\x14\n" +
@@ -1752,58 +1823,59 @@ func file_flows_proto_rawDescGZIP() []byte {
 	return file_flows_proto_rawDescData
 }
 
-var file_flows_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
+var file_flows_proto_enumTypes = make([]protoimpl.EnumInfo, 4)
 var file_flows_proto_msgTypes = make([]protoimpl.MessageInfo, 19)
 var file_flows_proto_goTypes = []any{
-	(Operation)(0),            // 0: mapsync.v1.Operation
-	(RefusalReason)(0),        // 1: mapsync.v1.RefusalReason
-	(EndReason)(0),            // 2: mapsync.v1.EndReason
-	(*FlowsKey)(nil),          // 3: mapsync.v1.FlowsKey
-	(*FlowsValue)(nil),        // 4: mapsync.v1.FlowsValue
-	(*FlowsDelta)(nil),        // 5: mapsync.v1.FlowsDelta
-	(*SubscribeRequest)(nil),  // 6: mapsync.v1.SubscribeRequest
-	(*Hello)(nil),             // 7: mapsync.v1.Hello
-	(*Incarnation)(nil),       // 8: mapsync.v1.Incarnation
-	(*MapSubscription)(nil),   // 9: mapsync.v1.MapSubscription
-	(*Resume)(nil),            // 10: mapsync.v1.Resume
-	(*MapUnsubscription)(nil), // 11: mapsync.v1.MapUnsubscription
-	(*ClockProbe)(nil),        // 12: mapsync.v1.ClockProbe
-	(*SubscribeResponse)(nil), // 13: mapsync.v1.SubscribeResponse
-	(*Welcome)(nil),           // 14: mapsync.v1.Welcome
-	(*MapAccepted)(nil),       // 15: mapsync.v1.MapAccepted
-	(*MapPending)(nil),        // 16: mapsync.v1.MapPending
-	(*MapRefused)(nil),        // 17: mapsync.v1.MapRefused
-	(*MapEnded)(nil),          // 18: mapsync.v1.MapEnded
-	(*Heartbeat)(nil),         // 19: mapsync.v1.Heartbeat
-	(*ClockReply)(nil),        // 20: mapsync.v1.ClockReply
-	(*Batch)(nil),             // 21: mapsync.v1.Batch
+	(SchemaChecksum)(0),       // 0: mapsync.v1.SchemaChecksum
+	(Operation)(0),            // 1: mapsync.v1.Operation
+	(RefusalReason)(0),        // 2: mapsync.v1.RefusalReason
+	(EndReason)(0),            // 3: mapsync.v1.EndReason
+	(*FlowsKey)(nil),          // 4: mapsync.v1.FlowsKey
+	(*FlowsValue)(nil),        // 5: mapsync.v1.FlowsValue
+	(*FlowsDelta)(nil),        // 6: mapsync.v1.FlowsDelta
+	(*SubscribeRequest)(nil),  // 7: mapsync.v1.SubscribeRequest
+	(*Hello)(nil),             // 8: mapsync.v1.Hello
+	(*Incarnation)(nil),       // 9: mapsync.v1.Incarnation
+	(*MapSubscription)(nil),   // 10: mapsync.v1.MapSubscription
+	(*Resume)(nil),            // 11: mapsync.v1.Resume
+	(*MapUnsubscription)(nil), // 12: mapsync.v1.MapUnsubscription
+	(*ClockProbe)(nil),        // 13: mapsync.v1.ClockProbe
+	(*SubscribeResponse)(nil), // 14: mapsync.v1.SubscribeResponse
+	(*Welcome)(nil),           // 15: mapsync.v1.Welcome
+	(*MapAccepted)(nil),       // 16: mapsync.v1.MapAccepted
+	(*MapPending)(nil),        // 17: mapsync.v1.MapPending
+	(*MapRefused)(nil),        // 18: mapsync.v1.MapRefused
+	(*MapEnded)(nil),          // 19: mapsync.v1.MapEnded
+	(*Heartbeat)(nil),         // 20: mapsync.v1.Heartbeat
+	(*ClockReply)(nil),        // 21: mapsync.v1.ClockReply
+	(*Batch)(nil),             // 22: mapsync.v1.Batch
 }
 var file_flows_proto_depIdxs = []int32{
-	3,  // 0: mapsync.v1.FlowsDelta.key:type_name -> mapsync.v1.FlowsKey
-	4,  // 1: mapsync.v1.FlowsDelta.value:type_name -> mapsync.v1.FlowsValue
-	0,  // 2: mapsync.v1.FlowsDelta.operation:type_name -> mapsync.v1.Operation
-	7,  // 3: mapsync.v1.SubscribeRequest.hello:type_name -> mapsync.v1.Hello
-	9,  // 4: mapsync.v1.SubscribeRequest.subscribe:type_name -> mapsync.v1.MapSubscription
-	11, // 5: mapsync.v1.SubscribeRequest.unsubscribe:type_name -> mapsync.v1.MapUnsubscription
-	12, // 6: mapsync.v1.SubscribeRequest.clock_probe:type_name -> mapsync.v1.ClockProbe
-	8,  // 7: mapsync.v1.Hello.self:type_name -> mapsync.v1.Incarnation
-	10, // 8: mapsync.v1.MapSubscription.resume:type_name -> mapsync.v1.Resume
-	14, // 9: mapsync.v1.SubscribeResponse.welcome:type_name -> mapsync.v1.Welcome
-	15, // 10: mapsync.v1.SubscribeResponse.accepted:type_name -> mapsync.v1.MapAccepted
-	16, // 11: mapsync.v1.SubscribeResponse.pending:type_name -> mapsync.v1.MapPending
-	17, // 12: mapsync.v1.SubscribeResponse.refused:type_name -> mapsync.v1.MapRefused
-	18, // 13: mapsync.v1.SubscribeResponse.ended:type_name -> mapsync.v1.MapEnded
-	21, // 14: mapsync.v1.SubscribeResponse.batch:type_name -> mapsync.v1.Batch
-	19, // 15: mapsync.v1.SubscribeResponse.heartbeat:type_name -> mapsync.v1.Heartbeat
-	20, // 16: mapsync.v1.SubscribeResponse.clock_reply:type_name -> mapsync.v1.ClockReply
-	8,  // 17: mapsync.v1.Welcome.self:type_name -> mapsync.v1.Incarnation
-	1,  // 18: mapsync.v1.MapRefused.reason:type_name -> mapsync.v1.RefusalReason
-	2,  // 19: mapsync.v1.MapEnded.reason:type_name -> mapsync.v1.EndReason
-	8,  // 20: mapsync.v1.Batch.origin:type_name -> mapsync.v1.Incarnation
-	8,  // 21: mapsync.v1.Batch.owners:type_name -> mapsync.v1.Incarnation
-	5,  // 22: mapsync.v1.Batch.deltas:type_name -> mapsync.v1.FlowsDelta
-	6,  // 23: mapsync.v1.ReplicationService.Subscribe:input_type -> mapsync.v1.SubscribeRequest
-	13, // 24: mapsync.v1.ReplicationService.Subscribe:output_type -> mapsync.v1.SubscribeResponse
+	4,  // 0: mapsync.v1.FlowsDelta.key:type_name -> mapsync.v1.FlowsKey
+	5,  // 1: mapsync.v1.FlowsDelta.value:type_name -> mapsync.v1.FlowsValue
+	1,  // 2: mapsync.v1.FlowsDelta.operation:type_name -> mapsync.v1.Operation
+	8,  // 3: mapsync.v1.SubscribeRequest.hello:type_name -> mapsync.v1.Hello
+	10, // 4: mapsync.v1.SubscribeRequest.subscribe:type_name -> mapsync.v1.MapSubscription
+	12, // 5: mapsync.v1.SubscribeRequest.unsubscribe:type_name -> mapsync.v1.MapUnsubscription
+	13, // 6: mapsync.v1.SubscribeRequest.clock_probe:type_name -> mapsync.v1.ClockProbe
+	9,  // 7: mapsync.v1.Hello.self:type_name -> mapsync.v1.Incarnation
+	11, // 8: mapsync.v1.MapSubscription.resume:type_name -> mapsync.v1.Resume
+	15, // 9: mapsync.v1.SubscribeResponse.welcome:type_name -> mapsync.v1.Welcome
+	16, // 10: mapsync.v1.SubscribeResponse.accepted:type_name -> mapsync.v1.MapAccepted
+	17, // 11: mapsync.v1.SubscribeResponse.pending:type_name -> mapsync.v1.MapPending
+	18, // 12: mapsync.v1.SubscribeResponse.refused:type_name -> mapsync.v1.MapRefused
+	19, // 13: mapsync.v1.SubscribeResponse.ended:type_name -> mapsync.v1.MapEnded
+	22, // 14: mapsync.v1.SubscribeResponse.batch:type_name -> mapsync.v1.Batch
+	20, // 15: mapsync.v1.SubscribeResponse.heartbeat:type_name -> mapsync.v1.Heartbeat
+	21, // 16: mapsync.v1.SubscribeResponse.clock_reply:type_name -> mapsync.v1.ClockReply
+	9,  // 17: mapsync.v1.Welcome.self:type_name -> mapsync.v1.Incarnation
+	2,  // 18: mapsync.v1.MapRefused.reason:type_name -> mapsync.v1.RefusalReason
+	3,  // 19: mapsync.v1.MapEnded.reason:type_name -> mapsync.v1.EndReason
+	9,  // 20: mapsync.v1.Batch.origin:type_name -> mapsync.v1.Incarnation
+	9,  // 21: mapsync.v1.Batch.owners:type_name -> mapsync.v1.Incarnation
+	6,  // 22: mapsync.v1.Batch.deltas:type_name -> mapsync.v1.FlowsDelta
+	7,  // 23: mapsync.v1.ReplicationService.Subscribe:input_type -> mapsync.v1.SubscribeRequest
+	14, // 24: mapsync.v1.ReplicationService.Subscribe:output_type -> mapsync.v1.SubscribeResponse
 	24, // [24:25] is the sub-list for method output_type
 	23, // [23:24] is the sub-list for method input_type
 	23, // [23:23] is the sub-list for extension type_name
@@ -1837,7 +1909,7 @@ func file_flows_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_flows_proto_rawDesc), len(file_flows_proto_rawDesc)),
-			NumEnums:      3,
+			NumEnums:      4,
 			NumMessages:   19,
 			NumExtensions: 0,
 			NumServices:   1,

@@ -13,7 +13,10 @@
 //     observe to true. The client is then an observer and needs no layout. The node sends
 //     it all records that the node has, of all owners. The node answers with accepted. If
 //     the node does not have the map yet, it answers with pending first.
-//  4. Read the batches. Until the first batch with caught_up set, they contain all
+//  4. Compare the checksum of accepted.schema with SchemaChecksum. If it differs, end the
+//     stream: the node's entries have other types, and would be decoded wrongly. Generate
+//     this file again on that node: syncd schema export MAP --config /etc/mapsync/syncd.yaml
+//  5. Read the batches. Until the first batch with caught_up set, they contain all
 //     existing entries. After it, they contain the changes. The client acknowledges
 //     nothing. It must read continuously: a slow client receives only the newest record
 //     of each key.

@@ -13,7 +13,10 @@
 //     observe to true. The client is then an observer and needs no layout. The node sends
 //     it all records that the node has, of all owners. The node answers with accepted. If
 //     the node does not have the map yet, it answers with pending first.
-//  4. Read the batches. Until the first batch with caught_up set, they contain all
+//  4. Compare the checksum of accepted.schema with SchemaChecksum. If it differs, end the
+//     stream: the node's entries have other types, and would be decoded wrongly. Generate
+//     this file again on that node: syncd schema export MAP --config /etc/mapsync/syncd.yaml
+//  5. Read the batches. Until the first batch with caught_up set, they contain all
 //     existing entries. After it, they contain the changes. The client acknowledges
 //     nothing. It must read continuously: a slow client receives only the newest record
 //     of each key.
@@ -43,6 +46,55 @@ const (
 	// Verify that runtime/protoimpl is sufficiently up-to-date.
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
+
+// SchemaChecksum identifies the types from which this file was generated: the CRC-32 of
+// the field schema of MapAccepted, without its highest bit. It is the CRC-32 of zlib, gzip
+// and Ethernet.
+type SchemaChecksum int32
+
+const (
+	SchemaChecksum_SCHEMA_CHECKSUM_UNSPECIFIED SchemaChecksum = 0
+	SchemaChecksum_SCHEMA_CHECKSUM_CRC32       SchemaChecksum = 1115470928
+)
+
+// Enum value maps for SchemaChecksum.
+var (
+	SchemaChecksum_name = map[int32]string{
+		0:          "SCHEMA_CHECKSUM_UNSPECIFIED",
+		1115470928: "SCHEMA_CHECKSUM_CRC32",
+	}
+	SchemaChecksum_value = map[string]int32{
+		"SCHEMA_CHECKSUM_UNSPECIFIED": 0,
+		"SCHEMA_CHECKSUM_CRC32":       1115470928,
+	}
+)
+
+func (x SchemaChecksum) Enum() *SchemaChecksum {
+	p := new(SchemaChecksum)
+	*p = x
+	return p
+}
+
+func (x SchemaChecksum) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (SchemaChecksum) Descriptor() protoreflect.EnumDescriptor {
+	return file_ct_map_proto_enumTypes[0].Descriptor()
+}
+
+func (SchemaChecksum) Type() protoreflect.EnumType {
+	return &file_ct_map_proto_enumTypes[0]
+}
+
+func (x SchemaChecksum) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use SchemaChecksum.Descriptor instead.
+func (SchemaChecksum) EnumDescriptor() ([]byte, []int) {
+	return file_ct_map_proto_rawDescGZIP(), []int{0}
+}
 
 // Operation is the effect of a delta on its key.
 type Operation int32
@@ -89,11 +141,11 @@ func (x Operation) String() string {
 }
 
 func (Operation) Descriptor() protoreflect.EnumDescriptor {
-	return file_ct_map_proto_enumTypes[0].Descriptor()
+	return file_ct_map_proto_enumTypes[1].Descriptor()
 }
 
 func (Operation) Type() protoreflect.EnumType {
-	return &file_ct_map_proto_enumTypes[0]
+	return &file_ct_map_proto_enumTypes[1]
 }
 
 func (x Operation) Number() protoreflect.EnumNumber {
@@ -102,7 +154,7 @@ func (x Operation) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Operation.Descriptor instead.
 func (Operation) EnumDescriptor() ([]byte, []int) {
-	return file_ct_map_proto_rawDescGZIP(), []int{0}
+	return file_ct_map_proto_rawDescGZIP(), []int{1}
 }
 
 // RefusalReason is the reason why the node does not serve a map.
@@ -137,11 +189,11 @@ func (x RefusalReason) String() string {
 }
 
 func (RefusalReason) Descriptor() protoreflect.EnumDescriptor {
-	return file_ct_map_proto_enumTypes[1].Descriptor()
+	return file_ct_map_proto_enumTypes[2].Descriptor()
 }
 
 func (RefusalReason) Type() protoreflect.EnumType {
-	return &file_ct_map_proto_enumTypes[1]
+	return &file_ct_map_proto_enumTypes[2]
 }
 
 func (x RefusalReason) Number() protoreflect.EnumNumber {
@@ -150,7 +202,7 @@ func (x RefusalReason) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use RefusalReason.Descriptor instead.
 func (RefusalReason) EnumDescriptor() ([]byte, []int) {
-	return file_ct_map_proto_rawDescGZIP(), []int{1}
+	return file_ct_map_proto_rawDescGZIP(), []int{2}
 }
 
 // EndReason is the reason why a subscription ended.
@@ -190,11 +242,11 @@ func (x EndReason) String() string {
 }
 
 func (EndReason) Descriptor() protoreflect.EnumDescriptor {
-	return file_ct_map_proto_enumTypes[2].Descriptor()
+	return file_ct_map_proto_enumTypes[3].Descriptor()
 }
 
 func (EndReason) Type() protoreflect.EnumType {
-	return &file_ct_map_proto_enumTypes[2]
+	return &file_ct_map_proto_enumTypes[3]
 }
 
 func (x EndReason) Number() protoreflect.EnumNumber {
@@ -203,7 +255,7 @@ func (x EndReason) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use EndReason.Descriptor instead.
 func (EndReason) EnumDescriptor() ([]byte, []int) {
-	return file_ct_map_proto_rawDescGZIP(), []int{2}
+	return file_ct_map_proto_rawDescGZIP(), []int{3}
 }
 
 // CtMapKey is a key of map ct_map. C: ct_key, 48 bytes.
@@ -1305,8 +1357,8 @@ type MapAccepted struct {
 	// longer exist.
 	Reset_ bool `protobuf:"varint,4,opt,name=reset,proto3" json:"reset,omitempty"`
 	// Schema of the node's map: an encoded mapsync.v1.Schema, which the client need not
-	// decode. Equal types have equal bytes. If the bytes change, the messages of key and
-	// value in this file may be out of date.
+	// decode. Equal types and settings have equal bytes. If their checksum is not that of
+	// SchemaChecksum, the messages of key and value in this file are not those of the node.
 	Schema        []byte `protobuf:"bytes,5,opt,name=schema,proto3" json:"schema,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2049,7 +2101,10 @@ const file_ct_map_proto_rawDesc = "" +
 	"\x06owners\x18\x05 \x03(\v2\x17.mapsync.v1.IncarnationR\x06owners\x12.\n" +
 	"\x06deltas\x18\x06 \x03(\v2\x16.mapsync.v1.CtMapDeltaR\x06deltas\x12\x1b\n" +
 	"\tcaught_up\x18\a \x01(\bR\bcaughtUpJ\x04\b\b\x10\tJ\x04\b\t\x10\n" +
-	"R\x06resentR\trequested*~\n" +
+	"R\x06resentR\trequested*P\n" +
+	"\x0eSchemaChecksum\x12\x1f\n" +
+	"\x1bSCHEMA_CHECKSUM_UNSPECIFIED\x10\x00\x12\x1d\n" +
+	"\x15SCHEMA_CHECKSUM_CRC32\x10\xd0\xf8\xf2\x93\x04*~\n" +
 	"\tOperation\x12\x19\n" +
 	"\x15OPERATION_UNSPECIFIED\x10\x00\x12\x14\n" +
 	"\x10OPERATION_UPDATE\x10\x01\x12\x14\n" +
@@ -2082,62 +2137,63 @@ func file_ct_map_proto_rawDescGZIP() []byte {
 	return file_ct_map_proto_rawDescData
 }
 
-var file_ct_map_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
+var file_ct_map_proto_enumTypes = make([]protoimpl.EnumInfo, 4)
 var file_ct_map_proto_msgTypes = make([]protoimpl.MessageInfo, 21)
 var file_ct_map_proto_goTypes = []any{
-	(Operation)(0),            // 0: mapsync.v1.Operation
-	(RefusalReason)(0),        // 1: mapsync.v1.RefusalReason
-	(EndReason)(0),            // 2: mapsync.v1.EndReason
-	(*CtMapKey)(nil),          // 3: mapsync.v1.CtMapKey
-	(*CtMapValue)(nil),        // 4: mapsync.v1.CtMapValue
-	(*CtMapDelta)(nil),        // 5: mapsync.v1.CtMapDelta
-	(*SubscribeRequest)(nil),  // 6: mapsync.v1.SubscribeRequest
-	(*Hello)(nil),             // 7: mapsync.v1.Hello
-	(*Incarnation)(nil),       // 8: mapsync.v1.Incarnation
-	(*MapSubscription)(nil),   // 9: mapsync.v1.MapSubscription
-	(*Resume)(nil),            // 10: mapsync.v1.Resume
-	(*MapUnsubscription)(nil), // 11: mapsync.v1.MapUnsubscription
-	(*ClockProbe)(nil),        // 12: mapsync.v1.ClockProbe
-	(*SubscribeResponse)(nil), // 13: mapsync.v1.SubscribeResponse
-	(*Welcome)(nil),           // 14: mapsync.v1.Welcome
-	(*MapAccepted)(nil),       // 15: mapsync.v1.MapAccepted
-	(*MapPending)(nil),        // 16: mapsync.v1.MapPending
-	(*MapRefused)(nil),        // 17: mapsync.v1.MapRefused
-	(*MapEnded)(nil),          // 18: mapsync.v1.MapEnded
-	(*Heartbeat)(nil),         // 19: mapsync.v1.Heartbeat
-	(*ClockReply)(nil),        // 20: mapsync.v1.ClockReply
-	(*Batch)(nil),             // 21: mapsync.v1.Batch
-	(*CtMapValue_CtNat)(nil),  // 22: mapsync.v1.CtMapValue.CtNat
-	(*CtMapValue_CtTcp)(nil),  // 23: mapsync.v1.CtMapValue.CtTcp
+	(SchemaChecksum)(0),       // 0: mapsync.v1.SchemaChecksum
+	(Operation)(0),            // 1: mapsync.v1.Operation
+	(RefusalReason)(0),        // 2: mapsync.v1.RefusalReason
+	(EndReason)(0),            // 3: mapsync.v1.EndReason
+	(*CtMapKey)(nil),          // 4: mapsync.v1.CtMapKey
+	(*CtMapValue)(nil),        // 5: mapsync.v1.CtMapValue
+	(*CtMapDelta)(nil),        // 6: mapsync.v1.CtMapDelta
+	(*SubscribeRequest)(nil),  // 7: mapsync.v1.SubscribeRequest
+	(*Hello)(nil),             // 8: mapsync.v1.Hello
+	(*Incarnation)(nil),       // 9: mapsync.v1.Incarnation
+	(*MapSubscription)(nil),   // 10: mapsync.v1.MapSubscription
+	(*Resume)(nil),            // 11: mapsync.v1.Resume
+	(*MapUnsubscription)(nil), // 12: mapsync.v1.MapUnsubscription
+	(*ClockProbe)(nil),        // 13: mapsync.v1.ClockProbe
+	(*SubscribeResponse)(nil), // 14: mapsync.v1.SubscribeResponse
+	(*Welcome)(nil),           // 15: mapsync.v1.Welcome
+	(*MapAccepted)(nil),       // 16: mapsync.v1.MapAccepted
+	(*MapPending)(nil),        // 17: mapsync.v1.MapPending
+	(*MapRefused)(nil),        // 18: mapsync.v1.MapRefused
+	(*MapEnded)(nil),          // 19: mapsync.v1.MapEnded
+	(*Heartbeat)(nil),         // 20: mapsync.v1.Heartbeat
+	(*ClockReply)(nil),        // 21: mapsync.v1.ClockReply
+	(*Batch)(nil),             // 22: mapsync.v1.Batch
+	(*CtMapValue_CtNat)(nil),  // 23: mapsync.v1.CtMapValue.CtNat
+	(*CtMapValue_CtTcp)(nil),  // 24: mapsync.v1.CtMapValue.CtTcp
 }
 var file_ct_map_proto_depIdxs = []int32{
-	22, // 0: mapsync.v1.CtMapValue.nat:type_name -> mapsync.v1.CtMapValue.CtNat
-	23, // 1: mapsync.v1.CtMapValue.tcp:type_name -> mapsync.v1.CtMapValue.CtTcp
-	3,  // 2: mapsync.v1.CtMapDelta.key:type_name -> mapsync.v1.CtMapKey
-	4,  // 3: mapsync.v1.CtMapDelta.value:type_name -> mapsync.v1.CtMapValue
-	0,  // 4: mapsync.v1.CtMapDelta.operation:type_name -> mapsync.v1.Operation
-	7,  // 5: mapsync.v1.SubscribeRequest.hello:type_name -> mapsync.v1.Hello
-	9,  // 6: mapsync.v1.SubscribeRequest.subscribe:type_name -> mapsync.v1.MapSubscription
-	11, // 7: mapsync.v1.SubscribeRequest.unsubscribe:type_name -> mapsync.v1.MapUnsubscription
-	12, // 8: mapsync.v1.SubscribeRequest.clock_probe:type_name -> mapsync.v1.ClockProbe
-	8,  // 9: mapsync.v1.Hello.self:type_name -> mapsync.v1.Incarnation
-	10, // 10: mapsync.v1.MapSubscription.resume:type_name -> mapsync.v1.Resume
-	14, // 11: mapsync.v1.SubscribeResponse.welcome:type_name -> mapsync.v1.Welcome
-	15, // 12: mapsync.v1.SubscribeResponse.accepted:type_name -> mapsync.v1.MapAccepted
-	16, // 13: mapsync.v1.SubscribeResponse.pending:type_name -> mapsync.v1.MapPending
-	17, // 14: mapsync.v1.SubscribeResponse.refused:type_name -> mapsync.v1.MapRefused
-	18, // 15: mapsync.v1.SubscribeResponse.ended:type_name -> mapsync.v1.MapEnded
-	21, // 16: mapsync.v1.SubscribeResponse.batch:type_name -> mapsync.v1.Batch
-	19, // 17: mapsync.v1.SubscribeResponse.heartbeat:type_name -> mapsync.v1.Heartbeat
-	20, // 18: mapsync.v1.SubscribeResponse.clock_reply:type_name -> mapsync.v1.ClockReply
-	8,  // 19: mapsync.v1.Welcome.self:type_name -> mapsync.v1.Incarnation
-	1,  // 20: mapsync.v1.MapRefused.reason:type_name -> mapsync.v1.RefusalReason
-	2,  // 21: mapsync.v1.MapEnded.reason:type_name -> mapsync.v1.EndReason
-	8,  // 22: mapsync.v1.Batch.origin:type_name -> mapsync.v1.Incarnation
-	8,  // 23: mapsync.v1.Batch.owners:type_name -> mapsync.v1.Incarnation
-	5,  // 24: mapsync.v1.Batch.deltas:type_name -> mapsync.v1.CtMapDelta
-	6,  // 25: mapsync.v1.ReplicationService.Subscribe:input_type -> mapsync.v1.SubscribeRequest
-	13, // 26: mapsync.v1.ReplicationService.Subscribe:output_type -> mapsync.v1.SubscribeResponse
+	23, // 0: mapsync.v1.CtMapValue.nat:type_name -> mapsync.v1.CtMapValue.CtNat
+	24, // 1: mapsync.v1.CtMapValue.tcp:type_name -> mapsync.v1.CtMapValue.CtTcp
+	4,  // 2: mapsync.v1.CtMapDelta.key:type_name -> mapsync.v1.CtMapKey
+	5,  // 3: mapsync.v1.CtMapDelta.value:type_name -> mapsync.v1.CtMapValue
+	1,  // 4: mapsync.v1.CtMapDelta.operation:type_name -> mapsync.v1.Operation
+	8,  // 5: mapsync.v1.SubscribeRequest.hello:type_name -> mapsync.v1.Hello
+	10, // 6: mapsync.v1.SubscribeRequest.subscribe:type_name -> mapsync.v1.MapSubscription
+	12, // 7: mapsync.v1.SubscribeRequest.unsubscribe:type_name -> mapsync.v1.MapUnsubscription
+	13, // 8: mapsync.v1.SubscribeRequest.clock_probe:type_name -> mapsync.v1.ClockProbe
+	9,  // 9: mapsync.v1.Hello.self:type_name -> mapsync.v1.Incarnation
+	11, // 10: mapsync.v1.MapSubscription.resume:type_name -> mapsync.v1.Resume
+	15, // 11: mapsync.v1.SubscribeResponse.welcome:type_name -> mapsync.v1.Welcome
+	16, // 12: mapsync.v1.SubscribeResponse.accepted:type_name -> mapsync.v1.MapAccepted
+	17, // 13: mapsync.v1.SubscribeResponse.pending:type_name -> mapsync.v1.MapPending
+	18, // 14: mapsync.v1.SubscribeResponse.refused:type_name -> mapsync.v1.MapRefused
+	19, // 15: mapsync.v1.SubscribeResponse.ended:type_name -> mapsync.v1.MapEnded
+	22, // 16: mapsync.v1.SubscribeResponse.batch:type_name -> mapsync.v1.Batch
+	20, // 17: mapsync.v1.SubscribeResponse.heartbeat:type_name -> mapsync.v1.Heartbeat
+	21, // 18: mapsync.v1.SubscribeResponse.clock_reply:type_name -> mapsync.v1.ClockReply
+	9,  // 19: mapsync.v1.Welcome.self:type_name -> mapsync.v1.Incarnation
+	2,  // 20: mapsync.v1.MapRefused.reason:type_name -> mapsync.v1.RefusalReason
+	3,  // 21: mapsync.v1.MapEnded.reason:type_name -> mapsync.v1.EndReason
+	9,  // 22: mapsync.v1.Batch.origin:type_name -> mapsync.v1.Incarnation
+	9,  // 23: mapsync.v1.Batch.owners:type_name -> mapsync.v1.Incarnation
+	6,  // 24: mapsync.v1.Batch.deltas:type_name -> mapsync.v1.CtMapDelta
+	7,  // 25: mapsync.v1.ReplicationService.Subscribe:input_type -> mapsync.v1.SubscribeRequest
+	14, // 26: mapsync.v1.ReplicationService.Subscribe:output_type -> mapsync.v1.SubscribeResponse
 	26, // [26:27] is the sub-list for method output_type
 	25, // [25:26] is the sub-list for method input_type
 	25, // [25:25] is the sub-list for extension type_name
@@ -2171,7 +2227,7 @@ func file_ct_map_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_ct_map_proto_rawDesc), len(file_ct_map_proto_rawDesc)),
-			NumEnums:      3,
+			NumEnums:      4,
 			NumMessages:   21,
 			NumExtensions: 0,
 			NumServices:   1,
