@@ -62,7 +62,7 @@ func TestUnitReplicatesTypes(t *testing.T) {
 	pid := os.Getpid()
 	address := func(n int) string { return fmt.Sprintf("127.%d.%d.%d", 1+pid/250%250, pid%250, n) }
 	settings := func(n int, pin string) string {
-		return fmt.Sprintf("map: [ct=%s]\nattach: none\nscan-interval: 1s\nmax-scan-interval: 1s\nnode-name: n%d\ngossip-listen: %s:7946\ngrpc-listen: %s:7947\nmetrics-listen: \"\"\njoin: [%s:7946, %s:7946]\nfield: [\"ct:key.port=be\"]\n",
+		return fmt.Sprintf("map: [ct=%s]\nattach: none\nscan-interval: 1s\nmax-scan-interval: 1s\nnode-name: n%d\ngossip-listen: %s:7946\ngrpc-listen: %s:7947\nmetrics-listen: \"\"\njoin: [%s:7946, %s:7946]\ninsecure: true\nfield: [\"ct:key.port=be\"]\n",
 			pin, n, address(n), address(n), address(1), address(2))
 	}
 	c.file(t, c.root, "etc/mapsync/syncd.yaml", settings(1, "/run/bpf/ct"))

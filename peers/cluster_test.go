@@ -329,30 +329,3 @@ func TestNewRejectsInvalidOptions(t *testing.T) {
 		}
 	}
 }
-
-func TestCheckExposure(t *testing.T) {
-	t.Parallel()
-	for _, test := range []struct {
-		addr              string
-		secured, insecure bool
-		ok                bool
-	}{
-		{"127.0.0.1:7946", false, false, true},
-		{"127.8.0.1:7946", false, false, true},
-		{"[::1]:7946", false, false, true},
-		{"[::ffff:127.0.0.1]:7946", false, false, true},
-		{"localhost:7946", false, false, true},
-		{"10.0.0.1:7946", false, false, false},
-		{"0.0.0.0:7946", false, false, false},
-		{":7946", false, false, false},
-		{"lb1:7946", false, false, false},
-		{"10.0.0.1:7946", true, false, true},
-		{"10.0.0.1:7946", false, true, true},
-		{"10.0.0.1", true, true, false},
-	} {
-		err := CheckExposure(test.addr, test.secured, test.insecure)
-		if (err == nil) != test.ok {
-			t.Errorf("CheckExposure(%q, %v, %v): got error %v, want nil: %v", test.addr, test.secured, test.insecure, err, test.ok)
-		}
-	}
-}

@@ -173,7 +173,7 @@ func (c *Credentials) refused(server bool, err *RefusedError) {
 		c.stats.DialRefused[err.Reason]++
 	}
 	c.mu.Unlock()
-	log := c.log.With("remote", err.Remote, "reason", string(err.Reason), "cause", err.Cause, "problem", "connection-refused")
+	log := c.log.With("remote", err.Remote, "reason", string(err.Reason), "cause", err.Cause)
 	if err.Reason == ReasonClosed {
 		c.log.Debug("connection ended during its handshake", "remote", err.Remote, "cause", err.Cause)
 		return
@@ -183,8 +183,10 @@ func (c *Credentials) refused(server bool, err *RefusedError) {
 		return
 	}
 	if server {
-		log.Error("refused a connection")
+		// The caller has proved nothing: any program can connect. This node dials each node of the cluster as well, and the
+		// same credentials fail there.
+		log.Warn("refused a connection", "problem", "client-refused")
 	} else {
-		log.Error("connection to peer failed")
+		log.Error("connection to peer failed", "problem", "connection-refused")
 	}
 }

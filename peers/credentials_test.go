@@ -156,7 +156,7 @@ func TestMutualTLS(t *testing.T) {
 	if s := server.Stats(); s.Accepted != 1 || s.AcceptRefused[ReasonWrongName] != 1 || !s.Secure {
 		t.Errorf("server stats: got %+v, want 1 accepted connection, 1 refused because of %s, and secure", s, ReasonWrongName)
 	}
-	if server.logs.count("level=ERROR", "refused a connection", "reason=wrong_name", "remote=127.0.0.1") != 1 {
+	if server.logs.count("level=WARN", "refused a connection", "reason=wrong_name", "remote=127.0.0.1") != 1 {
 		t.Error("wrong node name: want exactly one log line")
 	}
 	if s := client.Stats(); s.Dialled != 1 || len(s.DialRefused) != 0 || time.Until(s.NotAfter) < time.Hour {
@@ -251,19 +251,20 @@ func (r refusalCase) test(t *testing.T) {
 	for _, side := range []struct {
 		testCredentials
 		refused       func() map[Reason]uint64
+		level         string
 		message       string
 		reason, cause string
 	}{
-		{server, func() map[Reason]uint64 { return server.Stats().AcceptRefused }, "refused a connection", string(r.serverReason), r.serverCause},
-		{client, func() map[Reason]uint64 { return client.Stats().DialRefused }, "connection to peer failed", string(r.clientReason), r.clientCause},
+		{server, func() map[Reason]uint64 { return server.Stats().AcceptRefused }, "level=WARN", "refused a connection", string(r.serverReason), r.serverCause},
+		{client, func() map[Reason]uint64 { return client.Stats().DialRefused }, "level=ERROR", "connection to peer failed", string(r.clientReason), r.clientCause},
 	} {
 		poll.Within(t, 5*time.Second, side.message+" because "+side.cause, func() bool {
-			return side.refused()[Reason(side.reason)] > 0 && side.logs.count("level=ERROR", side.message, "reason="+side.reason, side.cause) > 0
+			return side.refused()[Reason(side.reason)] > 0 && side.logs.count(side.level, side.message, "reason="+side.reason, side.cause) > 0
 		})
 		if refused := side.refused(); len(refused) != 1 {
 			t.Errorf("%s: got counts for several reasons, want only %s: %v", side.message, side.reason, refused)
 		}
-		if n := side.logs.count("level=ERROR"); n != 1 {
+		if n := side.logs.count(side.level); n != 1 {
 			t.Errorf("%s: got %d log lines, want 1", side.message, n)
 		}
 	}

@@ -150,6 +150,8 @@ func TestCheckReportsInvalidSettings(t *testing.T) {
 		"field of an unknown map":       {flags: []string{"--field=other:x=ktime"}, severity: "error", want: "no map of that name"},
 		"missing schema file":           {flags: []string{"--schema=ct=/none.o"}, severity: "error", want: "/none.o"},
 		"exposed without encryption":    {flags: []string{"--gossip-key-file=", "--gossip-listen=10.1.2.3:7946"}, severity: "error", want: "without encryption"},
+		"loopback without TLS":          {flags: []string{"--tls-cert=", "--tls-key=", "--tls-ca="}, severity: "error", want: "set tls-cert, tls-key and tls-ca (scripts/make-credentials creates them), or allow this with insecure: true"},
+		"loopback without a gossip key": {flags: []string{"--gossip-key-file="}, severity: "error", want: "set gossip-key-file"},
 		"address of another host":       {flags: []string{"--gossip-listen=192.0.2.77:7946"}, severity: "warning", want: "no interface of this host"},
 		"wildcard address":              {flags: []string{"--grpc-listen=0.0.0.0:7947"}, severity: "error", want: "wildcard"},
 		"dead time too short":           {flags: []string{"--dead-time=10ms"}, severity: "error", want: "dead time"},

@@ -83,7 +83,7 @@ func TestCheckAndRunAgree(t *testing.T) {
 		for _, command := range []string{"check", "run"} {
 			args := append([]string{
 				command, "--map", "no_such_map", "--node-name", "n", "--state-dir", dir, "--control-socket", filepath.Join(dir, "s"), "--attach", "none",
-				"--gossip-listen", "127.0.9.3:0", "--grpc-listen", "127.0.9.3:0", "--metrics-listen", "",
+				"--gossip-listen", "127.0.9.3:0", "--grpc-listen", "127.0.9.3:0", "--insecure", "--metrics-listen", "",
 			}, more...)
 			expectExit(t, exitUsage, args...)
 		}

@@ -126,6 +126,9 @@ func TestValuesThatCannotBeUsed(t *testing.T) {
 		with("--buffer", "tape"),
 		with("--expected-peers", "2", "--expected-peers", "lb2"),
 		with("--grpc-listen", "0.0.0.0:7947"), // unencrypted
+		with("--join", "127.0.2.3:7946"),      // unencrypted on loopback
+		with("--expected-peers", "1"),         // unencrypted on loopback
+		with("--observers", "lb2"),            // unencrypted on loopback
 		with("--field", "nonsense"),
 		with("--attach", "none", "--gossip-listen", "127.0.2.3:0", "--grpc-listen", "127.0.2.3:0", "--metrics-listen", "", "--field", "other:x=volatile"),
 		{"wait-ready", "--timeout", "-1s"},

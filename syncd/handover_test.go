@@ -23,7 +23,7 @@ import (
 func startDaemon(t *testing.T, mapName string, expected ...string) (socket string) {
 	t.Helper()
 	c := config.Default()
-	c.ExpectedPeers = expected
+	c.ExpectedPeers, c.Insecure = expected, true
 	c.Maps, c.NodeName, c.StateDir = []string{mapName}, "cli", t.TempDir()
 	c.GossipListen, c.GRPCListen, c.MetricsListen = "127.0.2.1:7946", "127.0.2.1:7947", ""
 	c.ControlSocket = filepath.Join(c.StateDir, "syncd.sock")

@@ -86,7 +86,7 @@ func (h *hostileHost) runDaemon() (logged *outputs) {
 	}
 	args := []string{
 		"run", "--node-name", daemonName, "--attach", "none", "--scan-interval", "200ms", "--metrics-listen", "",
-		"--gossip-listen", daemonGossip, "--grpc-listen", daemonService, "--join", hostileJoin, "--observers", "observer",
+		"--gossip-listen", daemonGossip, "--grpc-listen", daemonService, "--join", hostileJoin, "--observers", "observer", "--insecure",
 		"--tls-cert", pair.CertFile, "--tls-key", pair.KeyFile, "--tls-ca", pair.CAFile, "--log-level", "debug", "--sync-timeout", "1s",
 		"--state-dir", h.dir, "--control-socket", h.socket(),
 	}

@@ -52,6 +52,8 @@ func printHeadline(out io.Writer, s *daemon.Status) {
 	switch {
 	case !s.Ready:
 		fmt.Fprintf(out, "%s: NOT READY%s\n", node, redundancy(r))
+	case s.Standalone:
+		fmt.Fprintf(out, "%s: ready, standalone\n", node)
 	case r.Expected == 0:
 		fmt.Fprintf(out, "%s: ready, %d live peers (expected-peers is not set)\n", node, r.Live)
 	default:
@@ -79,9 +81,12 @@ func redundancy(r *daemon.Redundancy) string {
 
 func printDaemon(out io.Writer, s *daemon.Status) {
 	fmt.Fprintf(out, "up %s, version %s, incarnation %d\n", ago(s.UptimeSeconds), s.Version, s.Incarnation)
-	if s.TLS {
+	switch {
+	case s.Standalone:
+		fmt.Fprintln(out, "standalone: no port for peers is open, because the settings have no peers and no certificate")
+	case s.TLS:
 		fmt.Fprintf(out, "streams are encrypted and verified, certificate ends %s\n", s.CertExpires.Format(time.DateOnly))
-	} else {
+	default:
 		fmt.Fprintln(out, "streams are NOT encrypted")
 	}
 	c := &s.Capture

@@ -51,7 +51,7 @@ func startProgram(t *testing.T, number int, ref string, more ...string) (p *os.P
 	socket = filepath.Join(dir, "syncd.sock")
 	cmd := program(t, append([]string{
 		"run", "--map", ref, "--attach", "none", "--node-name", fmt.Sprint("n", number), "--state-dir", dir, "--control-socket", socket,
-		"--gossip-listen", address(number) + ":7946", "--grpc-listen", address(number) + ":7947", "--metrics-listen", "", "--pin-dir", "",
+		"--gossip-listen", address(number) + ":7946", "--grpc-listen", address(number) + ":7947", "--insecure", "--metrics-listen", "", "--pin-dir", "",
 	}, more...)...)
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)

@@ -32,6 +32,8 @@ type adversary string
 
 const (
 	byOutsider  adversary = "no credentials"
+	byLocalUser adversary = "local user, uid 65534"
+	byOperator  adversary = "root on the same host"
 	byGossip    adversary = "gossip key only"
 	byNonMember adversary = "certificate, not a member"
 	byMember    adversary = "member with bad intent"
@@ -90,7 +92,7 @@ func (c *cluster) perform(ctx context.Context, a *attack, length time.Duration) 
 	if err == nil {
 		err = errors.Join(c.attack(ctx, a, length, was, &r), c.checkAfter(ctx, a, was, &r))
 	}
-	r.Seconds = time.Since(begun).Seconds()
+	r.Seconds, r.Note = time.Since(begun).Seconds(), c.takeNotes()
 	if err != nil && ctx.Err() == nil {
 		r.Harm = err.Error()
 		if err := c.replaceDaemons(ctx); err != nil {
@@ -155,6 +157,7 @@ const maxTries = 4
 // trace or has ended before its first step was done, run makes it again, for twice as long.
 func (c *cluster) run(ctx context.Context, a *attack, length time.Duration, was map[*node]baseline) (err error) {
 	for range maxTries {
+		c.takeNotes()
 		limited, cancel := context.WithTimeout(ctx, length)
 		err = a.run(limited, c)
 		tooShort := limited.Err() != nil && isDeadline(err)
@@ -296,7 +299,7 @@ func (c *cluster) replaceDaemons(ctx context.Context) error {
 		c.nodes = nil
 		return fmt.Errorf("start the cluster anew: %w", err)
 	}
-	*c = *next
+	c.dir, c.ca, c.nodes, c.base = next.dir, next.ca, next.nodes, next.base
 	for _, n := range c.nodes {
 		n.c = c
 	}

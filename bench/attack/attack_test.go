@@ -1,7 +1,9 @@
 package main
 
 import (
+	"context"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -84,6 +86,32 @@ func TestChecksDetectEachFailure(t *testing.T) {
 		}
 		wantError(t, n.checkRecovered(t.Context(), was[n].sample, &result{}), "log of lb1 grew")
 	})
+	t.Run("local user", func(t *testing.T) {
+		state, err := filepath.Glob(filepath.Join(n.dir, "state", "*"))
+		if err != nil || len(state) == 0 {
+			t.Fatalf("files of the state: got %v, error %v, want some", state, err)
+		}
+		pin := filepath.Join(c.dir, pinFolder, n.name)
+		for _, open := range []string{n.socket(), state[0], filepath.Join(n.dir, "state"), pin} {
+			if err := os.Chmod(open, 0o777); err != nil {
+				t.Fatal(err)
+			}
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+		defer cancel()
+		err = attackAsLocalUser(ctx, c)
+		for _, want := range []string{"connect to the control socket of lb1", "read " + state[0], "open the map pinned at " + pin} {
+			wantError(t, err, want)
+		}
+	})
+	t.Run("terminal", func(t *testing.T) {
+		for _, text := range []string{"a\x1b[31mb", "a\rb", "a\u009bb", "a\u202eb", "a\nforged", "a\xffb"} {
+			wantError(t, checkPrintable("an output", text), "control character")
+		}
+		if err := checkPrintable("an output", "a\tb\né \\u001b\n"); err != nil {
+			t.Errorf("printable output: got error %v, want nil", err)
+		}
+	})
 	t.Run("death", func(t *testing.T) {
 		n.stop()
 		wantError(t, c.checkAfter(t.Context(), &attack{}, was, &result{}), "lb1 ended")
@@ -116,4 +144,12 @@ func TestReportLineWidth(t *testing.T) {
 	if r.Failed != len(attacks()) {
 		t.Errorf("report: got %d failures, want %d", r.Failed, len(attacks()))
 	}
+}
+
+func TestMain(m *testing.M) {
+	if os.Getenv(localUserVariable) != "" {
+		main()
+		return
+	}
+	os.Exit(m.Run())
 }

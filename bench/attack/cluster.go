@@ -7,10 +7,13 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
 
 	"mapsync/internal/testcert"
 	"mapsync/peers"
@@ -44,6 +47,55 @@ type cluster struct {
 	ca    *testcert.CA
 	nodes []*node
 	base  [2]byte // of the addresses 127.base.base.n
+
+	noteMu sync.Mutex
+	notes  []string // of the present attack
+}
+
+// note adds figures of the present attack to its result.
+func (c *cluster) note(text string) {
+	c.noteMu.Lock()
+	defer c.noteMu.Unlock()
+	c.notes = append(c.notes, text)
+}
+
+// takeNotes returns the figures of the present attack, the last ones if it was made more than once.
+func (c *cluster) takeNotes() string {
+	c.noteMu.Lock()
+	defer c.noteMu.Unlock()
+	text := strings.Join(c.notes, "; ")
+	c.notes = nil
+	return text
+}
+
+// sortedList returns words in alphabetical order.
+func sortedList(words []string) string {
+	slices.Sort(words)
+	return strings.Join(words, ", ")
+}
+
+// pinFolder is the folder below the directory of a cluster with the pins of all maps.
+const pinFolder = "pins"
+
+// mountPins mounts a BPF file system for the pins.
+func (c *cluster) mountPins() error {
+	dir := filepath.Join(c.dir, pinFolder)
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		return fmt.Errorf("create the folder of pins: %w", err)
+	}
+	if err := unix.Mount("bpf", dir, "bpf", 0, "mode=0755"); err != nil {
+		return fmt.Errorf("mount a BPF file system (needs root): %w", err)
+	}
+	return nil
+}
+
+// unmountPins ends the mount of mountPins. It may be called more than once.
+func (c *cluster) unmountPins() error {
+	err := unix.Unmount(filepath.Join(c.dir, pinFolder), unix.MNT_DETACH)
+	if err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOENT) {
+		return fmt.Errorf("unmount the pins: %w", err)
+	}
+	return nil
 }
 
 // newCluster starts the daemons and waits until all are ready and hold all entries.
@@ -65,6 +117,9 @@ func newCluster(ctx context.Context, syncd, dir string) (_ *cluster, err error) 
 	key := []byte(base64.StdEncoding.EncodeToString(gossipKey) + "\n")
 	if err := os.WriteFile(filepath.Join(dir, "gossip.key"), key, 0o600); err != nil {
 		return nil, fmt.Errorf("write gossip key: %w", err)
+	}
+	if err := c.mountPins(); err != nil {
+		return nil, err
 	}
 	for i := range 3 {
 		n, err := newNode(c, i+1)
@@ -121,7 +176,7 @@ func (c *cluster) close() error {
 	for _, n := range c.nodes {
 		errs = append(errs, n.close())
 	}
-	return errors.Join(errs...)
+	return errors.Join(append(errs, c.unmountPins())...)
 }
 
 // awaitConverged waits until every daemon is ready and every map holds exactly the entries that all

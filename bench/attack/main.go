@@ -1,4 +1,4 @@
-// Attack runs three real syncd daemons and attacks them with four kinds of access: no certificate,
+// Attack runs three real syncd daemons and attacks them with these kinds of access: no credentials, a local user of the same host,
 // the gossip key alone, a certificate without membership, and a malicious member. Each attack has a
 // limit on time and load. During and after each attack the daemons must stay within their limits of
 // memory, log and descriptors. They must stay ready and continue to replicate.
@@ -34,6 +34,13 @@ type options struct {
 }
 
 func main() {
+	if orders := os.Getenv(localUserVariable); orders != "" {
+		if err := runLocalUser(orders); err != nil {
+			fmt.Fprintln(os.Stderr, "attack as a local user:", err)
+			os.Exit(1)
+		}
+		return
+	}
 	var o options
 	flag.StringVar(&o.syncd, "syncd", "", "`path` of the syncd to attack; by default it is built first")
 	flag.StringVar(&o.only, "run", "", "run only the attacks whose names match this regular expression")

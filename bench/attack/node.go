@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"os"
 	"os/exec"
@@ -77,6 +78,9 @@ func newNode(c *cluster, number int) (_ *node, err error) {
 	if n.m, err = newMap(n.name); err != nil {
 		return nil, err
 	}
+	if err := n.m.Pin(filepath.Join(c.dir, pinFolder, n.name)); err != nil {
+		return nil, errors.Join(fmt.Errorf("pin the map of %s: %w", n.name, err), n.m.Close())
+	}
 	for flow := range uint32(entriesEach) {
 		if err := n.write(flow); err != nil {
 			return nil, errors.Join(err, n.m.Close())
@@ -128,7 +132,10 @@ func (n *node) remove(flow uint32) error {
 }
 
 // configure writes the daemon's settings.
-func (n *node) configure() error {
+func (n *node) configure() error { return n.configureWith(nil) }
+
+// configureWith writes the daemon's settings, with other values of some.
+func (n *node) configureWith(other map[string]any) error {
 	pair, err := n.c.ca.Issue(n.name, testcert.Options{})
 	if err != nil {
 		return err
@@ -147,12 +154,11 @@ func (n *node) configure() error {
 		"gossip-listen": n.addr + ":" + gossipPort, "gossip-key-file": filepath.Join(n.c.dir, "gossip.key"), "join": join,
 		"grpc-listen": n.addr + ":" + grpcPort, "metrics-listen": n.addr + ":" + metricsPort,
 		"tls-cert": pair.CertFile, "tls-key": pair.KeyFile, "tls-ca": pair.CAFile,
-		"control-socket": n.socket(), "state-dir": n.dir,
+		"control-socket": n.socket(), "state-dir": filepath.Join(n.dir, "state"), "pin-dir": filepath.Join(n.c.dir, pinFolder, "mapsync"),
 		"scan-interval": "500ms", "scan-budget": 50, "dead-time": "2s",
 	}
-	for name, value := range defences(n.c) {
-		settings[name] = value
-	}
+	maps.Copy(settings, defences(n.c))
+	maps.Copy(settings, other)
 	text, err := yaml.Marshal(settings)
 	if err != nil {
 		return fmt.Errorf("encode settings of %s: %w", n.name, err)

@@ -24,6 +24,7 @@ type result struct {
 	LogKiB        float64 `json:"log_kib"`
 	WrongEntries  int     `json:"wrong_entries"`   // of the load balancers, at any reading of a map
 	Trace         string  `json:"trace,omitempty"` // metric or log line
+	Note          string  `json:"note,omitempty"`  // figures of the attack itself
 	Harm          string  `json:"harm,omitempty"`  // empty: the attack did no harm
 }
 
@@ -40,7 +41,7 @@ func (r *result) row(out io.Writer) {
 		harm = "HARM"
 	}
 	fmt.Fprintf(out, "%-42s %-26s %5.0fM %5.1fs %5.0fK %5s\n", r.Name, r.By, r.MemoryMiB, r.AnswerSeconds, r.LogKiB, harm)
-	for line := range strings.SplitSeq(r.Harm, "\n") {
+	for line := range strings.SplitSeq(r.Note+"\n"+r.Harm, "\n") {
 		for line != "" {
 			n := min(len(line), columns-4)
 			fmt.Fprintln(out, "   ", line[:n])

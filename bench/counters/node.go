@@ -53,7 +53,7 @@ func newNode(dir string, number int, pin, attach string, launch launcher) (*node
 		args: []string{
 			"--config", file, "--node-name", name, "--map", pin, "--attach", attach,
 			"--scan-interval", scanInterval.String(), "--max-scan-interval", scanInterval.String(), "--scan-budget", "20",
-			"--gossip-listen", here + ":7946", "--grpc-listen", here + ":7947", "--metrics-listen", here + ":9746",
+			"--gossip-listen", here + ":7946", "--grpc-listen", here + ":7947", "--insecure", "--metrics-listen", here + ":9746",
 			"--state-dir", state, "--control-socket", socket, "--pin-dir", "",
 		},
 	}, nil

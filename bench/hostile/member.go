@@ -39,6 +39,10 @@ type Options struct {
 	OnRequest func(*OutboundMap, *mapsyncv1.SubscribeRequest)
 	// OwnerRequests announces that the member answers owner requests, so that nodes can use it as a relay.
 	OwnerRequests bool
+	// Refuse returns the text with which the member refuses a map to a node, "" if it accepts the map. Nil accepts all.
+	Refuse func(mapName, to string) string
+	// Release is the release of syncd that the member states.
+	Release string
 	// Unanswered leaves all map subscriptions without an answer: nodes receive nothing from the live member.
 	Unanswered bool
 }
@@ -139,7 +143,7 @@ func (m *Member) Subscribe(stream mapsyncv1.ReplicationService_SubscribeServer) 
 	}
 	v := &outboundStream{stream: stream}
 	err = v.Send(&mapsyncv1.SubscribeResponse{Message: &mapsyncv1.SubscribeResponse_Welcome{
-		Welcome: &mapsyncv1.Welcome{ProtocolVersion: 2, Self: m.Self, OwnerRequests: m.opts.OwnerRequests},
+		Welcome: &mapsyncv1.Welcome{ProtocolVersion: 2, Self: m.Self, OwnerRequests: m.opts.OwnerRequests, Release: m.opts.Release},
 	}})
 	if err != nil {
 		return err
@@ -161,10 +165,7 @@ func (m *Member) Subscribe(stream mapsyncv1.ReplicationService_SubscribeServer) 
 			s := r.GetSubscribe()
 			o := &OutboundMap{Index: s.GetMap(), Map: s.GetName(), To: first.GetHello().GetSelf().GetNode(), m: m, outboundStream: v}
 			maps[o.Index] = o
-			if !m.opts.Unanswered {
-				err = o.accept(s.GetSchema())
-			}
-			if err == nil {
+			if err = o.answer(s); err == nil {
 				m.subscriptions.Add(1)
 				running.Go(func() { o.run(ctx) })
 			}
@@ -177,6 +178,21 @@ func (m *Member) Subscribe(stream mapsyncv1.ReplicationService_SubscribeServer) 
 			return err
 		}
 	}
+}
+
+// answer accepts or refuses a map, or does neither.
+func (o *OutboundMap) answer(s *mapsyncv1.MapSubscription) error {
+	if o.m.opts.Unanswered {
+		return nil
+	}
+	if o.m.opts.Refuse != nil {
+		if text := o.m.opts.Refuse(o.Map, o.To); text != "" {
+			return o.Send(&mapsyncv1.SubscribeResponse{Message: &mapsyncv1.SubscribeResponse_Refused{
+				Refused: &mapsyncv1.MapRefused{Map: o.Index, Text: text},
+			}})
+		}
+	}
+	return o.accept(s.GetSchema())
 }
 
 func (o *OutboundMap) accept(schema *mapsyncv1.Schema) error {

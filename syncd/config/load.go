@@ -48,7 +48,7 @@ func (c *Config) bindNetwork(fs *pflag.FlagSet) {
 	fs.StringVar(&c.TLSCert, "tls-cert", c.TLSCert, "certificate of this node, PEM; its DNS name is the node name")
 	fs.StringVar(&c.TLSKey, "tls-key", c.TLSKey, "private key of the certificate, PEM")
 	fs.StringVar(&c.TLSCA, "tls-ca", c.TLSCA, "certificates of the authority that peers are verified against, PEM")
-	fs.BoolVar(&c.Insecure, "insecure", c.Insecure, "allow addresses other than loopback without TLS or gossip key")
+	fs.BoolVar(&c.Insecure, "insecure", c.Insecure, "allow replication without TLS, or without a gossip key: every program that reaches the ports, also on this host, can then read and change the maps")
 }
 
 // bindReplication declares the settings of readiness and of records.

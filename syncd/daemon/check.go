@@ -231,7 +231,9 @@ func (k *checker) checkGossip() {
 	c := k.config
 	keys, err := readGossipKeys(c.GossipKeyFile, slog.New(slog.DiscardHandler))
 	k.fail("gossip-key-file", err)
-	k.fail("", checkExposure(c))
+	if k.fail("", checkExposure(c)); c.Standalone() {
+		return // it uses neither gossip nor addresses
+	}
 	if info, err := os.Stat(c.GossipKeyFile); err == nil && readableByOthers(info) {
 		k.warn("gossip-key-file", "%s can be read by others: chmod 600 it", c.GossipKeyFile)
 	}

@@ -13,8 +13,10 @@ func openCredentials(c *config.Config, log *slog.Logger) (*peers.Credentials, er
 	options := credentialsOptions(c)
 	options.Logger = log
 	if !c.TLS() {
-		log.Warn("streams are not encrypted, tls-cert is not set", "insecure", c.Insecure,
-			"hint", "set tls-cert, tls-key and tls-ca on all nodes and restart syncd")
+		if !c.Standalone() {
+			log.Warn("streams are not encrypted, tls-cert is not set", "insecure", c.Insecure,
+				"hint", "set tls-cert, tls-key and tls-ca on all nodes and restart syncd")
+		}
 		return peers.Insecure(options), nil
 	}
 	return peers.NewCredentials(options)

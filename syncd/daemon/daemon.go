@@ -30,7 +30,6 @@ import (
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/health"
-	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
 )
 
 // Options configures a Daemon.
@@ -242,95 +241,18 @@ func (d *Daemon) openKernel(open func(capture.Options) (*capture.Capture, error)
 	return nil
 }
 
-func (d *Daemon) openNetwork() error {
-	var err error
-	d.accessConfig.Store(&d.config)
-	if d.credentials, err = openCredentials(&d.config, d.remoteLog); err != nil {
-		return unusable(err)
-	}
-	if err := d.openReplicator(); err != nil {
-		return err
-	}
-	connections, err := raiseFiles(&d.config, d.log)
-	if err != nil {
-		return err
-	}
-	inner, err := peers.Listen(d.config.GRPCListen)
-	if err != nil {
-		return fmt.Errorf("listen for peers: %w", err)
-	}
-	d.limiter = peers.NewLimiter(grpcLimits(connections), d.remoteLog)
-	d.listener = d.limiter.Listener(d.streamMeter.Listener(inner))
-	d.onClose(func() error {
-		d.grpc.Stop()
-		// Without Run, the server does not know the listener.
-		if err := inner.Close(); !errors.Is(err, net.ErrClosed) {
-			return err
-		}
-		return nil
-	})
-	keys, err := readGossipKeys(d.config.GossipKeyFile, d.log)
-	if err != nil {
-		return unusable(err)
-	}
-	if len(keys) > 0 {
-		d.setGossipKey(keys[0])
-	}
-	d.serviceAddr = cmp.Or(d.config.GRPCAdvertise, d.listener.Addr().String())
-	options := peers.Options{
-		NodeName: d.self.Node, Incarnation: d.self.Incarnation,
-		BindAddr: d.config.GossipListen, AdvertiseAddr: d.config.GossipAdvertise,
-		Join: d.config.Join, Cluster: d.config.Cluster, GossipKeys: keys, ServiceAddr: d.serviceAddr,
-		DeadTime: d.config.DeadTime, Logger: d.remoteLog,
-	}
-	if err := options.Check(); err != nil {
-		return unusable(err)
-	}
-	if d.cluster, err = peers.New(options); err != nil {
-		return fmt.Errorf("open gossip: %w", err)
-	}
-	d.onClose(d.cluster.Close)
-	return nil
-}
-
-func (d *Daemon) openReplicator() error {
-	o := replicate.Options{
-		Self: d.self, Logger: d.remoteLog, Now: d.clock.wall, TableTime: d.clock.now, WallOffset: d.clock.offset.Load, Unsynchronised: d.unsynchronised, Times: d.clock.times, MaxClockAhead: d.config.MaxClockAhead,
-		Dial: func(p replicate.Peer) (*grpc.ClientConn, error) {
-			options := append(d.replicator.DialOptions(), grpc.WithTransportCredentials(d.credentials.Client(p.Node)),
-				grpc.WithContextDialer(func(ctx context.Context, addr string) (net.Conn, error) {
-					return d.streamMeter.Dial(ctx, addr, replicate.KeepaliveTimeout)
-				}))
-			return grpc.NewClient("passthrough:///"+p.Addr, options...)
-		},
-		Addr:                func() string { return d.serviceAddr },
-		IncarnationMismatch: func(node string) { d.cluster.Refresh(node) },
-	}
-	o.Authenticate, o.Access = d.authenticate, d.access
-	o.Release, o.Cluster = d.version, d.config.Cluster
-	o.State = func() replicate.NodeState { return replicate.NodeState(d.nodeState.Load()) }
-	_, o.Expected = d.config.Expected()
-	var err error
-	if d.replicator, err = replicate.New(o); err != nil {
-		return err
-	}
-	d.grpc = grpc.NewServer(append(d.replicator.ServerOptions(), grpc.Creds(d.credentials.Server()))...)
-	d.replicator.Register(d.grpc)
-	d.health = newHealth()
-	healthv1.RegisterHealthServer(d.grpc, d.health)
-	return nil
-}
-
 // Run replicates until ctx ends, then leaves the cluster and closes everything. It returns nil if
 // ctx has ended, and otherwise the error that stopped the daemon.
 func (d *Daemon) Run(ctx context.Context) error {
 	d.followed = time.Now()
 	d.state.noteReplicated()
-	d.log.Info("syncd is running", "node", d.self.Node, "incarnation", d.self.Incarnation,
-		"version", d.version, "pid", os.Getpid(), "grpc", d.listener.Addr().String(), "gossip", d.cluster.GossipAddr())
+	log := d.log.With("node", d.self.Node, "incarnation", d.self.Incarnation, "version", d.version, "pid", os.Getpid())
+	if !d.config.Standalone() {
+		log = log.With("grpc", d.listener.Addr().String(), "gossip", d.cluster.GossipAddr())
+	}
+	log.Info("syncd is running")
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return d.capture.Run(ctx) })
-	g.Go(func() error { return d.cluster.Run(ctx) })
 	g.Go(func() error { return d.links.run(ctx) })
 	g.Go(func() error { return d.state.run(ctx) })
 	g.Go(func() error { return newNotifier(d.log).run(ctx, d.alive) })
@@ -338,14 +260,19 @@ func (d *Daemon) Run(ctx context.Context) error {
 	g.Go(func() error { return d.watchPrograms(ctx) })
 	g.Go(func() error { return d.watchFormerMaps(ctx) })
 	g.Go(func() error { return d.replicator.Run(ctx) })
-	g.Go(func() error { return d.followMembers(ctx) })
 	g.Go(func() error { return d.credentials.Run(ctx) })
 	g.Go(func() error { return d.watchMaps(ctx) })
 	g.Go(func() error { return d.watchProblems(ctx) })
 	g.Go(func() error { return d.admin.run(ctx) })
 	g.Go(func() error { return d.followReloads(ctx, g) })
-	g.Go(func() error { return d.servePeers(ctx) })
-	g.Go(func() error { <-ctx.Done(); d.grpc.Stop(); return nil })
+	if d.config.Standalone() {
+		d.replicator.Discover(nil) // the node has no peers to wait for
+	} else {
+		g.Go(func() error { return d.cluster.Run(ctx) })
+		g.Go(func() error { return d.followMembers(ctx) })
+		g.Go(func() error { return d.servePeers(ctx) })
+		g.Go(func() error { <-ctx.Done(); d.grpc.Stop(); return nil })
+	}
 	err := g.Wait()
 	if errors.Is(err, context.Canceled) {
 		err = nil

@@ -3,7 +3,6 @@ package daemon_test
 import (
 	"encoding/binary"
 	"io"
-	"log/slog"
 	"net/http"
 	"path/filepath"
 	"strconv"
@@ -173,14 +172,5 @@ func TestHealthAndMetrics(t *testing.T) {
 	}
 	if err := n.client.Entries(t.Context(), "other", daemon.EntryQuery{}, nil); err == nil || !strings.Contains(err.Error(), "no such map") {
 		t.Errorf("dump of an unknown map: got error %v, want \"no such map\"", err)
-	}
-}
-
-func TestExposureNeedsEncryption(t *testing.T) {
-	n := newNode(t, 1, "ct")
-	n.config.GRPCListen = "0.0.0.0:0"
-	_, err := daemon.New(daemon.Options{Config: n.config, Logger: slog.New(slog.DiscardHandler)})
-	if err == nil || !strings.Contains(err.Error(), "without encryption") {
-		t.Errorf("open a daemon exposed without encryption: got error %v, want \"without encryption\"", err)
 	}
 }

@@ -112,11 +112,32 @@ func (s sink) deltas(st *replicate.Stats) {
 }
 
 func (s sink) transport(d *Daemon) {
-	for protocol, b := range map[string]peers.NetworkBytes{"replication": d.streamMeter.Bytes(), "gossip": d.cluster.NetworkBytes()} {
-		s.counter(networkBytes, b.Sent, protocol, "sent")
-		s.counter(networkBytes, b.Received, protocol, "received")
+	held := d.logLimiter.held()
+	rejected := map[string]map[string]uint64{"metrics": d.admin.limiter.Rejected()}
+	if !d.config.Standalone() {
+		g := d.cluster.Stats()
+		s.gossip(&g)
+		held += g.LogsSuppressed
+		rejected["gossip"], rejected["grpc"] = g.Rejected, d.limiter.Rejected()
+		s.networkBytes("gossip", d.cluster.NetworkBytes())
+		s.networkBytes("replication", d.streamMeter.Bytes())
 	}
-	g := d.cluster.Stats()
+	for listener, rejected := range rejected {
+		for reason, n := range rejected {
+			s.counter(connRejected, n, listener, reason)
+		}
+	}
+	c := d.credentials.Stats()
+	s.counter(logHeld, held+c.LogsSuppressed)
+	s.credentials(&c)
+}
+
+func (s sink) networkBytes(protocol string, b peers.NetworkBytes) {
+	s.counter(networkBytes, b.Sent, protocol, "sent")
+	s.counter(networkBytes, b.Received, protocol, "received")
+}
+
+func (s sink) gossip(g *peers.Stats) {
 	s.gauge(gossipMembers, float64(g.Members))
 	for cause, n := range map[string]uint64{
 		"join": g.JoinFailures, "key_differs": g.KeyDiffers, "peer_plain": g.PeerUnencrypted,
@@ -124,16 +145,6 @@ func (s sink) transport(d *Daemon) {
 	} {
 		s.counter(gossipErrors, n, cause)
 	}
-	for listener, rejected := range map[string]map[string]uint64{
-		"gossip": g.Rejected, "grpc": d.limiter.Rejected(), "metrics": d.admin.limiter.Rejected(),
-	} {
-		for reason, n := range rejected {
-			s.counter(connRejected, n, listener, reason)
-		}
-	}
-	c := d.credentials.Stats()
-	s.counter(logHeld, d.logLimiter.held()+g.LogsSuppressed+c.LogsSuppressed)
-	s.credentials(&c)
 }
 
 // credentials adds the refusals by TLS and the times of the certificate and of the revocation lists.

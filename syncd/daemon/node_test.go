@@ -144,7 +144,7 @@ func newNode(t *testing.T, number int, maps ...string) *node {
 	n.config.GossipListen, n.config.GRPCListen = address+":7946", address+":7947"
 	n.config.MetricsListen = address + ":9746"
 	n.config.Join = []string{loopback(1) + ":7946", loopback(2) + ":7946"}
-	n.config.PinDir = ""
+	n.config.PinDir, n.config.Insecure = "", true
 	n.config.StateDir, n.config.ControlSocket = n.dir, filepath.Join(n.dir, "syncd.sock")
 	n.config.SyncTimeout = 2 * time.Second
 	return n

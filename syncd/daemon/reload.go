@@ -168,8 +168,13 @@ func (d *Daemon) prepareReload() (p preparedReload, err error) {
 	if p.keys, err = readGossipKeys(d.config.GossipKeyFile, d.log); err != nil {
 		return p, err
 	}
-	if err := d.cluster.CheckNewKeys(p.keys); err != nil {
+	if err := checkExposure(&p.config); err != nil {
 		return p, err
+	}
+	if !d.config.Standalone() {
+		if err := d.cluster.CheckNewKeys(p.keys); err != nil {
+			return p, err
+		}
 	}
 	if p.config.TLS() != d.config.TLS() {
 		return p, errors.New("tls-cert: a reload cannot turn TLS on or off: restart syncd")

@@ -21,6 +21,7 @@ type Status struct {
 	Unproven      []string  `json:"unproven,omitempty"` // the node is ready nevertheless: see Readiness
 	Drained       bool      `json:"drained,omitempty"`
 	DrainedSince  time.Time `json:"drained_since,omitzero"`
+	Standalone    bool      `json:"standalone"` // no port for peers is open
 	TLS           bool      `json:"tls"`
 	CertExpires   time.Time `json:"cert_expires,omitzero"`
 	GossipProblem string    `json:"gossip_problem,omitempty"`
@@ -260,8 +261,10 @@ func (d *Daemon) Status() Status {
 	}
 	d.fillFiles(&s)
 	s.ScansPausedUntil = d.scanBudget.PausedUntil()
-	if err := d.cluster.JoinError(); err != nil {
-		s.GossipProblem = err.Error()
+	if s.Standalone = d.config.Standalone(); !s.Standalone {
+		if err := d.cluster.JoinError(); err != nil {
+			s.GossipProblem = err.Error()
+		}
 	}
 	for _, m := range d.replicas() {
 		st := m.status()

@@ -67,8 +67,10 @@ type lasting struct {
 const (
 	// eventTime is the time after the last event at which a problem from events has ended.
 	eventTime = 2 * time.Minute
-	// maxEvents is the maximum number of problems from events. Remote sides cause them.
-	maxEvents = 64
+	// maxAlike is the maximum number of problems of one kind from events. Remote sides cause them, and choose the names in them.
+	maxAlike = 8
+	// others is the subject of the problem that stands for all further ones of a kind.
+	others = "others"
 )
 
 // List is the list of problems. Its methods are safe for concurrent use.
@@ -77,7 +79,6 @@ type List struct {
 
 	mu       sync.Mutex
 	problems map[key]*lasting
-	events   int // those of problems that Note has added
 }
 
 // NewList returns an empty list, which logs when a problem begins and ends.
@@ -107,20 +108,31 @@ func (l *List) Set(found []Problem, now time.Time, starting bool) {
 	}
 }
 
-// Note adds a problem from an event, or prolongs it. It reports whether the problem is new or has another text. A flood of events with
-// different subjects does not fill the list without bound.
+// Note adds a problem from an event, or prolongs it. It reports whether the problem is new or has another text. One problem, with the
+// latest text, stands for those of a kind above maxAlike: a flood of events neither fills the list nor hides problems of other kinds.
 func (l *List) Note(p Problem, now time.Time) (news bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	further := l.problems[p.key()] == nil && l.eventsOf(p.ID) >= maxAlike
+	if further {
+		p.Map, p.Peer, p.Subject, p.Text = "", "", others, "more problems of this kind, the latest: "+p.Text
+	}
 	k := p.key()
 	was := l.problems[k]
-	if was == nil && l.events >= maxEvents {
-		return false
-	}
-	news = was == nil || was.Text != p.Text
+	news = was == nil || was.Text != p.Text && !further
 	l.put(k, &p, now, now)
 	l.problems[k].logged = true // the event is in the log
 	return news
+}
+
+// eventsOf returns the number of problems of a kind from events. The lock is held.
+func (l *List) eventsOf(id string) (n int) {
+	for _, p := range l.problems {
+		if p.ID == id && !p.lastEvent.IsZero() {
+			n++
+		}
+	}
+	return n
 }
 
 // put adds or updates a problem. The lock is held.
@@ -130,9 +142,6 @@ func (l *List) put(k key, p *Problem, event, now time.Time) {
 	if was == nil {
 		was = &lasting{Problem: Problem{Since: now}}
 		l.problems[k] = was
-		if !event.IsZero() {
-			l.events++
-		}
 	}
 	since := was.Since
 	if !p.Since.IsZero() && p.Since.Before(since) {
@@ -151,9 +160,6 @@ func (l *List) put(k key, p *Problem, event, now time.Time) {
 // end removes a problem. The lock is held.
 func (l *List) end(k key, p *lasting, now time.Time) {
 	delete(l.problems, k)
-	if !p.lastEvent.IsZero() {
-		l.events--
-	}
 	if p.logged {
 		attrs := append(p.subject(), slog.Float64("seconds", now.Sub(p.Since).Seconds()))
 		l.log.Info("problem ended", attrs...)
