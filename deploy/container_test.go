@@ -83,12 +83,17 @@ func (p *pods) newPod(number int) *pod {
 			p.Fatal(err)
 		}
 	}
-	ca, err := p.ca.CopyTo(filepath.Join(n.dir, "tls"))
-	if err == nil {
-		_, err = ca.Issue(n.name, testcert.Options{})
+	tls := filepath.Join(n.dir, "tls")
+	ca, err := p.ca.CopyTo(tls)
+	if err != nil {
+		p.Fatal(err)
+	}
+	pair, err := ca.Issue(n.name, testcert.Options{})
+	for from, to := range map[string]string{ca.CertFile: "ca.crt", pair.CertFile: n.name + ".crt", pair.KeyFile: n.name + ".key"} {
+		err = errors.Join(err, os.Rename(from, filepath.Join(tls, to)))
 	}
 	if err == nil { // all nodes have the same key
-		err = os.WriteFile(filepath.Join(n.dir, "tls/gossip.key"), []byte(strings.Repeat("QUFB", 10)+"QUE=\n"), 0o600)
+		err = os.WriteFile(filepath.Join(tls, "gossip.key"), []byte(strings.Repeat("QUFB", 10)+"QUE=\n"), 0o600)
 	}
 	settings := fmt.Sprintf("map: [ct=/sys/fs/bpf/ct]\nattach: none\nscan-interval: 1s\nmax-scan-interval: 1s\nmetrics-listen: \"\"\njoin: [%[1]s1:7946, %[1]s2:7946]\nfield: [\"ct:key.port=be\"]\n",
 		strings.TrimSuffix(n.address, fmt.Sprint(number)))

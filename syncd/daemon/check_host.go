@@ -168,19 +168,23 @@ func (k *checker) checkPeers(ctx context.Context) {
 // grpc-listen: nodes usually have the same one.
 func (k *checker) peerProblem(ctx context.Context, addr string) string {
 	c := k.config
-	host, _, err := net.SplitHostPort(addr)
-	if err != nil || addr == c.GossipListen || addr == c.GossipAdvertise {
-		return "" // Options.Check has reported it, or it is this node
+	host, number, err := net.SplitHostPort(addr)
+	if err != nil {
+		return "" // Options.Check has reported it
 	}
 	named, cancel := context.WithTimeout(ctx, peerTimeout)
 	defer cancel()
-	if _, err := net.DefaultResolver.LookupHost(named, host); err != nil {
+	found, err := net.DefaultResolver.LookupHost(named, host)
+	if err != nil {
 		return fmt.Sprintf("%s cannot be resolved now: %v", addr, err)
+	}
+	if k.isOwn(found, number) {
+		return ""
 	}
 	if err := answers(ctx, addr); err != nil {
 		return fmt.Sprintf("%s does not answer now: %v: start syncd there, and open the port of gossip-listen for TCP and UDP", addr, err)
 	}
-	_, number, err := net.SplitHostPort(c.GRPCListen)
+	_, number, err = net.SplitHostPort(c.GRPCListen)
 	if err != nil || number == "0" {
 		return ""
 	}
@@ -188,6 +192,25 @@ func (k *checker) peerProblem(ctx context.Context, addr string) string {
 		return fmt.Sprintf("%s answers, but not the port %s of grpc-listen: %v: open it for TCP, unless grpc-listen has another port there", addr, number, err)
 	}
 	return ""
+}
+
+// isOwn reports whether one of the addresses of a node of join, with its port, is a gossip address of this node.
+func (k *checker) isOwn(hosts []string, number string) bool {
+	for _, own := range []string{k.config.GossipListen, k.config.GossipAdvertise} {
+		host, port, err := net.SplitHostPort(own)
+		if err != nil || port != number {
+			continue
+		}
+		ip, err := netip.ParseAddr(host)
+		wildcard := host == "" || err == nil && ip.IsUnspecified()
+		for _, other := range hosts {
+			local, err := netip.ParseAddr(other)
+			if other == host || wildcard && err == nil && isLocal(local) {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // answers returns nil if a program listens at an address.
