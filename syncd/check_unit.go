@@ -16,16 +16,22 @@ import (
 // unitDir is the directory of units that end with the next boot.
 const unitDir = "/run/systemd/system"
 
-// unitOverride replaces what a unit runs. The other lines of the unit stay: its user, capabilities, limits and sandbox.
+// unitOverride replaces what a unit runs, and what follows its end. The other lines of the unit stay: its user, capabilities,
+// limits and sandbox. The runtime directory stays, because a running syncd may use it.
 const unitOverride = `
 [Unit]
 OnFailure=
 OnSuccess=
+FailureAction=none
+SuccessAction=none
+StartLimitAction=none
 [Service]
 Type=oneshot
 Restart=no
 WatchdogSec=0
 TimeoutStartSec=5min
+RuntimeDirectoryPreserve=yes
+ExecCondition=
 ExecStartPre=
 ExecStart=
 ExecStart=%s
