@@ -52,6 +52,24 @@ func kubecheck(t *testing.T, path string) (string, error) {
 	return out + errs, err
 }
 
+// podContainer holds the security settings of a container.
+type podContainer struct {
+	Args      []string
+	Resources struct {
+		Requests, Limits map[string]string
+	}
+	SecurityContext struct {
+		RunAsUser                                                    *int
+		Privileged, AllowPrivilegeEscalation, ReadOnlyRootFilesystem *bool
+		SeccompProfile                                               struct{ Type string }
+		Capabilities                                                 struct{ Add, Drop []string }
+	}
+	VolumeMounts []struct {
+		Name, MountPath, MountPropagation string
+		ReadOnly                          bool
+	}
+}
+
 // daemonSet holds the security settings of the manifest.
 type daemonSet struct {
 	Kind string
@@ -60,22 +78,9 @@ type daemonSet struct {
 			Spec struct {
 				AutomountServiceAccountToken *bool
 				HostPID, HostIPC             bool
-				Containers                   []struct {
-					Args      []string
-					Resources struct {
-						Requests, Limits map[string]string
-					}
-					SecurityContext struct {
-						Privileged, AllowPrivilegeEscalation, ReadOnlyRootFilesystem *bool
-						SeccompProfile                                               struct{ Type string }
-						Capabilities                                                 struct{ Add, Drop []string }
-					}
-					VolumeMounts []struct {
-						Name, MountPath string
-						ReadOnly        bool
-					}
-				}
-				Volumes []struct {
+				HostNetwork                  bool
+				Containers                   []podContainer
+				Volumes                      []struct {
 					Name     string
 					Secret   *struct{}
 					HostPath *struct{ Path string }
@@ -85,7 +90,9 @@ type daemonSet struct {
 	}
 }
 
-func TestDaemonSetIsConfined(t *testing.T) {
+// readDaemonSet parses the manifest.
+func readDaemonSet(t *testing.T) *daemonSet {
+	t.Helper()
 	out, err := kubecheck(t, "daemonset.yaml")
 	if err != nil {
 		t.Fatalf("kubecheck: got error %v, want nil\n%s", err, out)
@@ -94,6 +101,11 @@ func TestDaemonSetIsConfined(t *testing.T) {
 	if err := json.Unmarshal([]byte(out), &set); err != nil {
 		t.Fatal(err)
 	}
+	return &set
+}
+
+func TestDaemonSetIsConfined(t *testing.T) {
+	set := readDaemonSet(t)
 	pod := set.Spec.Template.Spec
 	if set.Kind != "DaemonSet" || len(pod.Containers) != 1 || pod.HostPID || pod.HostIPC {
 		t.Fatalf("DaemonSet: got %+v, want kind DaemonSet with one container, without the PID and IPC namespaces of the host", set)
@@ -106,8 +118,9 @@ func TestDaemonSetIsConfined(t *testing.T) {
 		t.Errorf("security context: got %+v, want no privileges, no privilege escalation, a read-only root file system, "+
 			"no service account token and the seccomp profile RuntimeDefault", s)
 	}
-	if !slices.Equal(s.Capabilities.Drop, []string{"ALL"}) || slices.Contains(s.Capabilities.Add, "SYS_ADMIN") {
-		t.Errorf("capabilities: got %+v, want ALL dropped, and SYS_ADMIN not added", s.Capabilities)
+	added := []string{"BPF", "PERFMON", "SYSLOG", "SYS_RESOURCE", "DAC_OVERRIDE", "SYS_ADMIN"} // TestDaemonSetReplicatesTypes uses them
+	if !slices.Equal(s.Capabilities.Drop, []string{"ALL"}) || !slices.Equal(s.Capabilities.Add, added) {
+		t.Errorf("capabilities: got %+v, want ALL dropped, and %q added", s.Capabilities, added)
 	}
 	if c.Resources.Limits["memory"] == "" || c.Resources.Requests["memory"] == "" || c.Resources.Requests["cpu"] == "" {
 		t.Errorf("resources: got %+v, want a memory limit, a memory request and a CPU request", c.Resources)

@@ -100,6 +100,8 @@ func TestUnitIsValid(t *testing.T) {
 // container is a root directory from which systemd boots, with the unit in it.
 type container struct {
 	root, extra, bpffs string
+	program            string // see project
+	writable           bool   // changes of /usr go into extra
 }
 
 func newContainer(t *testing.T) *container {
@@ -241,10 +243,13 @@ func TestUnitStartsInItsSandbox(t *testing.T) {
 // boot runs the container until its probe stops it. It returns the facts and the log.
 func (c *container) boot(t *testing.T) (facts map[string]string, log string) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, "systemd-nspawn", "--register=no", "--keep-unit", "--directory="+c.root,
-		"--overlay-ro=/usr:"+c.extra+":/usr", "--bind="+c.bpffs+":/run/bpf", "--capability=all",
+	usr := "--overlay-ro=/usr:" + c.extra + ":/usr"
+	if c.writable {
+		usr = "--overlay=/usr:" + c.extra + ":/usr"
+	}
+	cmd := exec.CommandContext(ctx, "systemd-nspawn", "--register=no", "--keep-unit", "--directory="+c.root, usr, "--bind="+c.bpffs+":/run/bpf", "--capability=all",
 		"--system-call-filter=bpf perf_event_open", "--console=read-only", "--boot", "systemd.unit=multi-user.target")
 	// Otherwise systemd-nspawn itself hides the files that the unit's own sandbox must hide.
 	cmd.Env = append(os.Environ(), "SYSTEMD_NSPAWN_API_VFS_WRITABLE=1")

@@ -14,9 +14,9 @@ import (
 	"mapsync/syncd/config"
 	"mapsync/syncd/daemon"
 	"mapsync/syncd/kmap"
+	"mapsync/syncd/privilege"
 
 	"github.com/cilium/ebpf"
-	"github.com/cilium/ebpf/rlimit"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 	"golang.org/x/sys/unix"
@@ -26,8 +26,9 @@ import (
 type report struct {
 	Kernel string `json:"kernel"`
 	UID    int    `json:"uid"`
-	Usable bool   `json:"usable"`
-	// Attach is the method that --attach auto selects, or none if no hook works. Empty: no method works.
+	Usable bool   `json:"usable"` // with the default settings
+	// Attach is the method that --attach auto selects, or none if no hook works: the default settings then do not work, and
+	// Warning explains it. Empty: no method works.
 	Attach   string          `json:"attach"`
 	Warning  string          `json:"warning,omitempty"`
 	Features []reportFeature `json:"features"`
@@ -67,8 +68,8 @@ type observation struct {
 }
 
 func newCheck() *cobra.Command {
-	var asJSON bool
-	var file string
+	var asJSON, asUnit bool
+	var file, unit string
 	settings := config.Default()
 	cmd := &cobra.Command{
 		Use:   "check",
@@ -76,16 +77,23 @@ func newCheck() *cobra.Command {
 		Long: `Without --config: test each kernel feature that the daemon needs, briefly and on temporary maps,
 and report which writes of a load balancer syncd detects, and for each map of this host how soon.
 With --config, or with flags that are settings: check these settings instead, without starting
-the daemon: values, files, certificates and their names, keys, addresses, maps and their limits.
-A map that does not exist yet is a warning. If the settings are usable, report how soon syncd
-detects writes to their maps with these settings. This attaches the hooks briefly.
+the daemon: values, files, certificates and their names, keys, addresses and ports, the peers of
+join, the attach method, and the maps with their types, fields and limits. It fails if run would
+fail, or would not replicate a map. A map that does not exist yet, and a peer that does not answer,
+is a warning. If the settings are usable, report how soon syncd detects writes to their maps with
+these settings. This attaches the hooks briefly.
+With --as-unit: do that with the user, the capabilities and the sandbox of the systemd unit.
 Exit code 0: usable, perhaps with warnings. 1: syncd cannot work on this kernel, or with these
-privileges. 2: the settings cannot be used.`,
+privileges, unless settings like attach help. 2: the settings cannot be used here.`,
 		Example: `  syncd check
   syncd check --json | jq .attach
-  syncd check --config /etc/mapsync/syncd.yaml --node-name lb1`,
+  syncd check --config /etc/mapsync/syncd.yaml --node-name lb1
+  syncd check --config /etc/mapsync/syncd.yaml --as-unit`,
 		Args: exactArgs(0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if asUnit {
+				return checkAsUnit(cmd, unit)
+			}
 			if file != "" || settingsGiven(cmd) {
 				return checkSettings(cmd, file, asJSON)
 			}
@@ -93,6 +101,8 @@ privileges. 2: the settings cannot be used.`,
 		},
 	}
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	cmd.Flags().BoolVar(&asUnit, "as-unit", false, "check as the systemd unit: with its user, capabilities and sandbox (needs root)")
+	cmd.Flags().StringVar(&unit, "unit", "syncd.service", "`name` of the unit of --as-unit")
 	cmd.Flags().StringVar(&file, "config", "", "YAML `file` of settings to check")
 	settings.Bind(cmd.Flags())
 	return cmd
@@ -115,24 +125,23 @@ func checkKernel(cmd *cobra.Command, asJSON bool) (err error) {
 	return nil
 }
 
-// settingsGiven reports whether the command line sets a flag other than --json.
+// settingsGiven reports whether the command line sets a flag that is a setting.
 func settingsGiven(cmd *cobra.Command) (given bool) {
-	cmd.Flags().Visit(func(f *pflag.Flag) { given = given || f.Name != "json" })
+	cmd.Flags().Visit(func(f *pflag.Flag) { given = given || !slices.Contains([]string{"json", "as-unit", "unit"}, f.Name) })
 	return given
 }
 
 func makeReport(ctx context.Context) report {
 	r := report{Kernel: kernelRelease(), UID: os.Geteuid()}
-	memlock := rlimit.RemoveMemlock()
-	r.add("memory", "lock memory for BPF maps (before kernel 5.11)", false, memlock)
+	r.add("bpf", "use bpf(2): capabilities, seccomp, locked memory (before kernel 5.11)", true, privilege.AllowBPF())
 	features := kmap.Probe()
 	for _, f := range features {
 		r.add(f.Name, f.Purpose, f.Required, f.Err)
 	}
 	offers := capture.Probe(capture.AttachFexit, capture.AttachKprobe, capture.AttachSyscall)
 	r.addHooks(offers)
-	r.Usable = features.Err() == nil
-	if r.Usable && r.Attach == "" {
+	r.Usable = features.Err() == nil && r.Attach != ""
+	if features.Err() == nil && r.Attach == "" {
 		r.Attach = string(capture.AttachNone)
 	}
 	r.warn()
@@ -280,9 +289,10 @@ func (r *report) warn() {
 		return
 	}
 	c := config.Default()
-	r.Warning = fmt.Sprintf("hooks are unavailable: every change is replicated by scan, "+
-		"within scan-interval (%s) and the duration of a scan; a failover loses the latest changes; "+
-		"--attach syscall replicates the writes of a control plane at once", c.ScanInterval)
+	r.Warning = fmt.Sprintf("hooks are unavailable, and syncd starts only with attach: none or syscall; "+
+		"with none, every change is replicated by scan, "+
+		"within scan-interval (%s) and the duration of a scan, and a failover loses the latest changes; "+
+		"syscall replicates the writes of a control plane at once", c.ScanInterval)
 }
 
 func (r *report) print(out io.Writer) error {
@@ -296,10 +306,10 @@ func (r *report) print(out io.Writer) error {
 		return err
 	}
 	switch {
+	case r.Warning != "":
+		fmt.Fprintln(out, "syncd cannot work here with the default settings: "+r.Warning)
 	case !r.Usable:
 		fmt.Fprintln(out, "syncd cannot work here")
-	case r.Warning != "":
-		fmt.Fprintln(out, "WARNING: "+r.Warning)
 	default:
 		fmt.Fprintf(out, "syncd can work here; --attach auto takes %s\n", r.Attach)
 	}

@@ -3,13 +3,14 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
+	"slices"
 
 	"mapsync/syncd/config"
 	"mapsync/syncd/daemon"
 
-	"github.com/cilium/ebpf/rlimit"
 	"github.com/spf13/cobra"
 )
 
@@ -35,11 +36,9 @@ func checkSettings(cmd *cobra.Command, file string, asJSON bool) error {
 	if err != nil {
 		r.Findings = append(r.Findings, daemon.Finding{Severity: daemon.SeverityError, Problem: err.Error()})
 	} else {
-		r.Findings = daemon.Check(&settings)
+		r.Findings = daemon.Check(cmd.Context(), &settings)
 	}
-	for _, f := range r.Findings {
-		r.Usable = r.Usable && f.Severity != daemon.SeverityError
-	}
+	r.Usable = !slices.ContainsFunc(r.Findings, func(f daemon.Finding) bool { return f.Severity == daemon.SeverityError })
 	r.coverMaps(cmd.Context(), &settings)
 	if asJSON {
 		err = json.NewEncoder(cmd.OutOrStdout()).Encode(r)
@@ -55,17 +54,20 @@ func checkSettings(cmd *cobra.Command, file string, asJSON bool) error {
 	return nil
 }
 
-// coverMaps adds the maps of usable settings, or the problem.
+// coverMaps adds the maps of usable settings, or the problem. Settings whose attach method does not work are not usable.
 func (r *settingsReport) coverMaps(ctx context.Context, settings *config.Config) {
 	if !r.Usable {
 		r.MapsProblem = "the settings cannot be used"
 		return
 	}
-	_ = rlimit.RemoveMemlock() // if that fails on a kernel before 5.11, the hooks may fail, too
 	attach, list, err := daemon.CoverSettings(ctx, settings)
 	switch {
 	case err != nil:
 		r.MapsProblem = err.Error()
+		if errors.Is(err, daemon.ErrAttach) {
+			r.Usable = false
+			r.Findings = append(r.Findings, daemon.Finding{Severity: daemon.SeverityError, Setting: "attach", Problem: err.Error() + "; " + daemon.HintNoHooks})
+		}
 		return
 	case len(list) == 0:
 		r.MapsProblem = "no map of the settings can be opened"

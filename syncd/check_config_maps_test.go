@@ -35,7 +35,7 @@ func TestCheckStatesDelaysOfSettings(t *testing.T) {
 // TestCheckStatesWhyDelaysAreMissing: without statements about the maps of settings, the report has the reason.
 func TestCheckStatesWhyDelaysAreMissing(t *testing.T) {
 	w := newWorkplace(t)
-	tests := map[string]string{"--map=ct=/sys/fs/bpf/none": "no map of the settings can be opened", "--attach=magic": "the settings cannot be used"}
+	tests := map[string]string{"--map=ct=" + w.pin + "none": "no map of the settings can be opened", "--attach=magic": "the settings cannot be used"}
 	if capture.Probe(capture.AttachFexit)[0].Err != nil {
 		tests["--attach=fexit"] = "attach fexit: "
 	}

@@ -143,7 +143,7 @@ func TestCheckReportsInvalidSettings(t *testing.T) {
 		}, severity: "error", want: "expired"},
 		"gossip key too short":          {prepare: func(w *workplace) { w.write("gossip.key", "c2hvcnQ=\n") }, severity: "error", want: "5 bytes"},
 		"gossip key not base64":         {prepare: func(w *workplace) { w.write("gossip.key", "???\n") }, severity: "error", want: "line 1"},
-		"missing map":                   {flags: []string{"--map=ct=/sys/fs/bpf/none"}, severity: "warning", want: "no such kernel map yet"},
+		"missing map":                   {flags: []string{"--map=ct=PINnone"}, severity: "warning", want: "no such kernel map yet"},
 		"two names for one map":         {flags: []string{"--map=a=x", "--map=b=x"}, severity: "error", want: "same kernel map"},
 		"unsupported value size":        {prepare: func(w *workplace) { w.newMap(w.pin+"2", 40_000) }, flags: []string{"--map=PIN2"}, severity: "error", want: "40000 bytes"},
 		"pin is a symbolic link":        {prepare: func(w *workplace) { w.link(w.pin, w.pin+"l") }, flags: []string{"--map=PINl"}, severity: "error", want: "symbolic link"},
@@ -152,7 +152,7 @@ func TestCheckReportsInvalidSettings(t *testing.T) {
 		"exposed without encryption":    {flags: []string{"--gossip-key-file=", "--gossip-listen=10.1.2.3:7946"}, severity: "error", want: "without encryption"},
 		"loopback without TLS":          {flags: []string{"--tls-cert=", "--tls-key=", "--tls-ca="}, severity: "error", want: "set tls-cert, tls-key and tls-ca (scripts/make-credentials creates them), or allow this with insecure: true"},
 		"loopback without a gossip key": {flags: []string{"--gossip-key-file="}, severity: "error", want: "set gossip-key-file"},
-		"address of another host":       {flags: []string{"--gossip-listen=192.0.2.77:7946"}, severity: "warning", want: "no interface of this host"},
+		"address of another host":       {flags: []string{"--gossip-listen=192.0.2.77:7946"}, severity: "error", want: "no interface of this host"},
 		"wildcard address":              {flags: []string{"--grpc-listen=0.0.0.0:7947"}, severity: "error", want: "wildcard"},
 		"dead time too short":           {flags: []string{"--dead-time=10ms"}, severity: "error", want: "dead time"},
 		"join without a port":           {flags: []string{"--join=lb2"}, severity: "error", want: "join"},
@@ -160,7 +160,7 @@ func TestCheckReportsInvalidSettings(t *testing.T) {
 		"control socket is a file":      {prepare: func(w *workplace) { w.write("syncd.sock", "") }, severity: "error", want: "is not a socket"},
 		"unknown pin owner":             {flags: []string{"--pin-owner=no such user"}, severity: "error", want: "pin-owner"},
 		"gossip key readable by others": {prepare: func(w *workplace) { w.chmod("gossip.key", 0o644) }, severity: "warning", want: "can be read by others"},
-		"state directory is a file":     {prepare: func(w *workplace) { w.write("file", "") }, flags: []string{"--state-dir=FILE"}, severity: "warning", want: "not a directory"},
+		"state directory is a file":     {prepare: func(w *workplace) { w.write("file", "") }, flags: []string{"--state-dir=FILE"}, severity: "error", want: "not a directory"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorkplace(t)

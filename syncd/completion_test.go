@@ -90,7 +90,7 @@ func TestCompletionOfArguments(t *testing.T) {
 
 // notCompleted are the flags without a completion, with the reason.
 var notCompleted = map[string]string{
-	"answer-timeout": "a duration", "timeout": "a duration", "for": "a duration", "interval": "a duration", "unused-for": "a duration",
+	"answer-timeout": "a duration", "timeout": "a duration", "for": "a duration", "unit": "a unit of systemd", "interval": "a duration", "unused-for": "a duration",
 	"dead-time": "a duration", "sync-timeout": "a duration", "tombstone-ttl": "a duration", "max-clock-ahead": "a duration", "evicted-ttl": "a duration",
 	"scan-interval": "a duration", "max-scan-interval": "a duration", "refresh-interval": "a duration", "drain-sums-ttl": "a duration",
 	"top": "a number", "times": "a number", "buffer-size": "a number", "max-records-factor": "a number", "max-tombstones": "a number",

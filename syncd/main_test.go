@@ -160,7 +160,7 @@ func TestCheckReportsUsability(t *testing.T) {
 	if jsonErr := json.Unmarshal([]byte(out), &r); jsonErr != nil {
 		t.Fatal(jsonErr)
 	}
-	if r.Usable != (err == nil) || r.Usable != (r.Attach != "") {
+	if r.Usable != (err == nil) || r.Usable != (r.Attach != "" && r.Attach != "none") {
 		t.Errorf("check: got usable %v, attach %q, error %v, want them to agree", r.Usable, r.Attach, err)
 	}
 	if (r.Attach == "none") != (r.Warning != "") {

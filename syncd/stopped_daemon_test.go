@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"log"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -13,13 +14,25 @@ import (
 	"time"
 
 	"mapsync/internal/poll"
+	"mapsync/internal/seccomp"
 	"mapsync/syncd/daemon"
+
+	"golang.org/x/sys/unix"
 )
 
 // programVariable makes the test binary run as syncd.
 const programVariable = "SYNCD_TEST_PROGRAM"
 
+// filterVariable makes that process deny bpf(2) to itself, if it is set.
+const filterVariable = "SYNCD_TEST_FILTER"
+
 func TestMain(m *testing.M) {
+	if os.Getenv(filterVariable) != "" {
+		if err := errors.Join(seccomp.Deny(unix.SYS_BPF), os.Unsetenv(filterVariable)); err != nil {
+			log.Fatal(err)
+		}
+		log.Fatal(unix.Exec("/proc/self/exe", os.Args, os.Environ())) // the libraries examine the kernel as they start
+	}
 	if os.Getenv(programVariable) != "" {
 		main()
 		return

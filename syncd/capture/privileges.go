@@ -5,6 +5,8 @@ import (
 	"os"
 	"strings"
 
+	"mapsync/syncd/privilege"
+
 	"golang.org/x/sys/unix"
 )
 
@@ -19,21 +21,15 @@ func addMissingCapabilities(err error, attach Attach, buffer Buffer) error {
 }
 
 func lackingCapabilities(attach Attach, buffer Buffer) (lacking []string) {
-	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
-	var data [2]unix.CapUserData
-	if err := unix.Capget(&header, &data[0]); err != nil {
-		return nil
-	}
-	has := func(bit uint) bool { return data[bit/32].Effective&(1<<(bit%32)) != 0 }
-	admin := has(unix.CAP_SYS_ADMIN)
-	if !admin && !has(unix.CAP_BPF) {
+	admin := privilege.Has(unix.CAP_SYS_ADMIN)
+	if !admin && !privilege.Has(unix.CAP_BPF) {
 		lacking = append(lacking, "CAP_BPF")
 	}
-	if attach != AttachNone && !admin && !has(unix.CAP_PERFMON) {
+	if attach != AttachNone && !admin && !privilege.Has(unix.CAP_PERFMON) {
 		lacking = append(lacking, "CAP_PERFMON")
 	}
 	// CAP_SYSLOG makes the addresses in /proc/kallsyms readable. CAP_SYS_ADMIN does not include it.
-	if attach != AttachNone && attach != AttachSyscall && !has(unix.CAP_SYSLOG) {
+	if attach != AttachNone && attach != AttachSyscall && !privilege.Has(unix.CAP_SYSLOG) {
 		lacking = append(lacking, "CAP_SYSLOG")
 	}
 	usesPerf := attach == AttachKprobe || buffer == BufferPerf

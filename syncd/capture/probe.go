@@ -25,7 +25,7 @@ type ProbeResult struct {
 func Probe(methods ...Attach) []ProbeResult {
 	var offers []ProbeResult
 	for _, attach := range methods {
-		offers = append(offers, probe(attach))
+		offers = append(offers, ProbeBuffer(attach, BufferRing))
 	}
 	return offers
 }
@@ -48,7 +48,8 @@ func ProbeUses(attach Attach, tick time.Duration) (sees func(ebpf.MapType) error
 	return c.SeesUses, c.Close()
 }
 
-func probe(attach Attach) ProbeResult {
+// ProbeBuffer attaches the hooks briefly with a method and a kind of buffer.
+func ProbeBuffer(attach Attach, buffer Buffer) ProbeResult {
 	o := ProbeResult{Attach: attach}
 	own, err := bpf.NewOwnWriteMarks()
 	if err != nil {
@@ -57,7 +58,7 @@ func probe(attach Attach) ProbeResult {
 	}
 	defer own.Close()
 	c, err := Open(Options{
-		Attach: attach, Buffer: BufferRing, BufferSize: minRingBytes,
+		Attach: attach, Buffer: buffer, BufferSize: MinBufferSize(buffer),
 		OwnWriteMarks: own, Logger: slog.New(slog.DiscardHandler),
 	})
 	if err != nil {

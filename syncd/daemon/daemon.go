@@ -20,12 +20,12 @@ import (
 	"mapsync/syncd/capture"
 	"mapsync/syncd/config"
 	"mapsync/syncd/kmap"
+	"mapsync/syncd/privilege"
 	"mapsync/syncd/problem"
 	"mapsync/syncd/replicate"
 	"mapsync/syncd/table"
 
 	"github.com/cilium/ebpf"
-	"github.com/cilium/ebpf/rlimit"
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc"
@@ -197,10 +197,12 @@ func (d *Daemon) open(openCapture func(capture.Options) (*capture.Capture, error
 // hintAttach is the hint in the log lines about missing hooks.
 const hintAttach = "set attach: auto if syncd check reports that hooks work; otherwise shorten scan-interval"
 
+// HintNoHooks is the remedy if no hook can be attached.
+const HintNoHooks = "set attach: none if the kernel allows no hooks: changes are then found by scans only"
+
 func (d *Daemon) openKernel(open func(capture.Options) (*capture.Capture, error)) error {
-	// Kernels before 5.11 charge BPF memory to this limit.
-	if err := rlimit.RemoveMemlock(); err != nil {
-		return fmt.Errorf("raise the limit of locked memory (needs CAP_SYS_RESOURCE before kernel 5.11): %w", err)
+	if err := privilege.AllowBPF(); err != nil {
+		return err
 	}
 	var err error
 	if d.clock.jiffies, err = kmap.MeasureJiffies(); err != nil {
@@ -235,7 +237,7 @@ func (d *Daemon) openKernel(open func(capture.Options) (*capture.Capture, error)
 	// The creation of the ring is one long call.
 	err = kmap.OnScanCPUs(d.scanCPUs, func() (err error) { d.capture, err = open(o); return err })
 	if err != nil {
-		return fmt.Errorf("open capture (run `syncd check` for the attach methods of this kernel): %w", err)
+		return fmt.Errorf("open capture (run `syncd check` for the attach methods of this kernel; %s): %w", HintNoHooks, err)
 	}
 	d.onClose(d.capture.Close)
 	return nil

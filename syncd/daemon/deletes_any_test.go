@@ -78,7 +78,7 @@ func TestDeletesAnyRefusesLRUMaps(t *testing.T) {
 	if text := n.status().Maps[0].Error; !strings.Contains(text, "remove it from deletes") {
 		t.Errorf("reason: got %q, want one with the remedy", text)
 	}
-	found := daemon.Check(&n.config)
+	found := daemon.Check(t.Context(), &n.config)
 	if !slices.ContainsFunc(found, func(f daemon.Finding) bool {
 		return f.Severity == daemon.SeverityError && f.Setting == "deletes" && strings.Contains(f.Problem, "remove it from deletes")
 	}) {

@@ -16,9 +16,12 @@ const missingSumsTime = time.Hour
 // mapProblems adds the problems of a map of this node.
 func (f *finder) mapProblems(m *MapStatus) {
 	add := func(id, text string) { f.add(problem.Problem{ID: id, Map: m.Name, Text: text}) }
-	if m.Error != "" {
+	switch {
+	case m.Error != "":
 		add("map-refused", m.Error)
-	} else if m.State == MapWaiting {
+	case m.NoFileSystem:
+		add("bpf-file-system", m.Waiting)
+	case m.State == MapWaiting:
 		add("map-missing", m.Waiting)
 	}
 	f.failedWrites(m)

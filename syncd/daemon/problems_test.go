@@ -141,22 +141,29 @@ func TestFullStateDirectoryIsAProblem(t *testing.T) {
 	n1.ends("state-not-saved")
 }
 
-// TestMissingMapIsAProblem: the reason names the path and what is missing there.
+// TestMissingMapIsAProblem: the reason names the path and what is missing there: the map, or the BPF file system.
 func TestMissingMapIsAProblem(t *testing.T) {
 	plain := t.TempDir()
 	dir := pinDir(t)
-	n := newNode(t, 1, "nodir="+filepath.Join(plain, "absent", "ct"), "nofs="+filepath.Join(plain, "ct"), "nopin="+filepath.Join(dir, "ct"), "noname=name:no_such_map")
+	n := newNode(t, 1, "nodir="+filepath.Join(dir, "absent", "ct"), "nodirfs="+filepath.Join(plain, "absent", "ct"), "nofs="+filepath.Join(plain, "ct"), "nopin="+filepath.Join(dir, "ct"), "noname=name:no_such_map")
 	n.config.Join = nil
 	n.start()
 	n.shows("map-missing", problem.Critical)
+	if p := n.shows("bpf-file-system", problem.Critical, plain+" is not in a BPF file system"); !strings.Contains(p.Remedy, "mount -t bpf") {
+		t.Errorf("remedy: got %q, want the command that mounts it", p.Remedy)
+	}
 	want := map[string]string{
-		"nodir":  filepath.Join(plain, "absent") + " does not exist",
-		"nofs":   plain + " is not in a BPF file system: mount -t bpf",
-		"nopin":  "no map is pinned at " + filepath.Join(dir, "ct"),
-		"noname": `no map has the name "no_such_map"`,
+		"nodir":   filepath.Join(dir, "absent") + " does not exist",
+		"nodirfs": plain + " is not in a BPF file system",
+		"nofs":    plain + " is not in a BPF file system",
+		"nopin":   "no map is pinned at " + filepath.Join(dir, "ct"),
+		"noname":  `no map has the name "no_such_map"`,
 	}
 	for _, p := range n.status().Problems {
-		if p.ID == "map-missing" {
+		if p.ID == "map-missing" || p.ID == "bpf-file-system" {
+			if noFS := strings.HasSuffix(p.Map, "fs"); noFS != (p.ID == "bpf-file-system") {
+				t.Errorf("map %s: got the problem %s, want the one of the file system %t", p.Map, p.ID, noFS)
+			}
 			if !strings.Contains(p.Text, want[p.Map]) {
 				t.Errorf("map %s: got %q, want %q", p.Map, p.Text, want[p.Map])
 			}

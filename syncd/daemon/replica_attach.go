@@ -126,7 +126,7 @@ func (m *replica) open(raw *ebpf.Map) (*attachment, *schema.Schema, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	if err := refuseTimers(&m.daemon.config, m.name, m.hasTimer(s, info)); err != nil {
+	if err := refuseTimers(&m.daemon.config, m.name, hasTimer(m.name, m.schemaFile, s, info)); err != nil {
 		return nil, nil, err
 	}
 	if err := refuseUnseenUses(&m.daemon.config, m.name, info.Type, s, m.daemon.capture.SeesUses); err != nil {

@@ -190,7 +190,7 @@ func (m *replica) tableOptions(info *kmap.Info, s *schema.Schema) table.Options 
 		DigestKey:       m.daemon.digestKey(m.name),
 		ComparedKey:     s.ComparedKey(),
 		Compared:        s.Compared(),
-		HasTimer:        m.hasTimer(s, *info) && !m.daemon.config.DrainSums(m.name), // sums have no timers
+		HasTimer:        hasTimer(m.name, m.schemaFile, s, *info) && !m.daemon.config.DrainSums(m.name), // sums have no timers
 		Counter:         m.counter(),
 	}
 }

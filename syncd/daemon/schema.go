@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"strings"
 
+	"mapsync/syncd/config"
 	"mapsync/syncd/drained"
 	"mapsync/syncd/kmap"
 	"mapsync/syncd/schema"
@@ -43,15 +44,9 @@ func SchemaOf(name string, info kmap.Info) (*schema.Schema, error) {
 
 // schemaFor returns the schema of the replica's kernel map, with the roles from the settings.
 func (m *replica) schemaFor(info kmap.Info) (*schema.Schema, error) {
-	s, err := m.typesOf(info)
-	if errors.Is(err, fs.ErrPermission) {
-		return nil, fmt.Errorf("the map's types cannot be read (give syncd CAP_SYS_ADMIN, or --schema %s=FILE.o with the load balancer's object file): %w", m.name, err)
-	}
+	s, err := typesOf(&m.daemon.config, m.name, m.schemaFile, info)
 	if err != nil {
 		return nil, err
-	}
-	if m.daemon.config.DrainSums(m.name) && info.CPUs == 0 { // a per-CPU map is refused later
-		s = s.WithOrigin(drained.OriginSize)
 	}
 	if err := s.Apply(m.fields); err != nil {
 		return nil, err
@@ -64,30 +59,46 @@ func (m *replica) schemaFor(info kmap.Info) (*schema.Schema, error) {
 	return s, nil
 }
 
-// typesOf reads the types of the map from the file in the settings, or from the kernel.
-func (m *replica) typesOf(info kmap.Info) (*schema.Schema, error) {
-	if m.schemaFile == "" {
-		return SchemaOf(m.name, info)
+// typesOf returns the schema of a map's entries, without the roles from the settings. file is the one in the settings from which
+// it reads the types; empty: from the kernel.
+func typesOf(c *config.Config, name, file string, info kmap.Info) (s *schema.Schema, err error) {
+	if file == "" {
+		s, err = SchemaOf(name, info)
+	} else {
+		s, err = typesInFile(name, file, info)
 	}
+	switch {
+	case errors.Is(err, fs.ErrPermission):
+		return nil, fmt.Errorf("the map's types cannot be read (give syncd CAP_SYS_ADMIN, or --schema %s=FILE.o with the load balancer's object file): %w", name, err)
+	case err != nil:
+		return nil, err
+	case c.DrainSums(name) && info.CPUs == 0: // a per-CPU map is refused later
+		s = s.WithOrigin(drained.OriginSize)
+	}
+	return s, nil
+}
+
+// typesInFile reads the types of a map from a BPF object file.
+func typesInFile(name, file string, info kmap.Info) (*schema.Schema, error) {
 	// Errors of other maps in the file do not matter.
-	list, err := schema.FromObject(m.schemaFile)
+	list, err := schema.FromObject(file)
 	for _, s := range list {
 		// The kernel truncates names to 15 bytes.
-		if s.Map == m.name || s.Map == info.Name || (len(info.Name) == 15 && strings.HasPrefix(s.Map, info.Name)) {
-			s.Map = m.name
+		if s.Map == name || s.Map == info.Name || (len(info.Name) == 15 && strings.HasPrefix(s.Map, info.Name)) {
+			s.Map = name
 			return sized(s, info)
 		}
 	}
-	return nil, errors.Join(fmt.Errorf("read types of map %s: %s has no hash map or array of that name", m.name, m.schemaFile), err)
+	return nil, errors.Join(fmt.Errorf("read types of map %s: %s has no hash map or array of that name", name, file), err)
 }
 
-// hasTimer reports whether the values of the map have a timer, according to its schema or to the kernel's types: a file
+// hasTimer reports whether the values of a map have a timer, according to its schema or to the kernel's types: a file
 // in the settings may be of another version of the load balancer. The latter need CAP_SYS_ADMIN.
-func (m *replica) hasTimer(s *schema.Schema, info kmap.Info) bool {
-	if m.schemaFile == "" || s.Timers() != nil {
+func hasTimer(name, file string, s *schema.Schema, info kmap.Info) bool {
+	if file == "" || s.Timers() != nil {
 		return s.Timers() != nil
 	}
-	inKernel, err := SchemaOf(m.name, info)
+	inKernel, err := SchemaOf(name, info)
 	return err == nil && inKernel.Timers() != nil
 }
 

@@ -11,14 +11,17 @@ import (
 	"mapsync/syncd/kmap"
 )
 
+// ErrAttach is wrapped by the error about hooks that cannot be attached.
+var ErrAttach = errors.New("attach")
+
 // CoverSettings states how soon a node with usable settings detects the writes to its maps, in the order of the settings,
 // and returns the attach method that the settings take on this kernel. It leaves out maps that do not exist or cannot be
-// opened. The times are those of all these maps together, which share scan-budget. It attaches the hooks briefly, and
-// fails if that is impossible. It needs CAP_SYS_ADMIN.
+// opened. The times are those of all these maps together, which share scan-budget. It attaches the hooks briefly. If that is
+// impossible, the error wraps ErrAttach, and a daemon with these settings does not start. It needs CAP_SYS_ADMIN.
 func CoverSettings(ctx context.Context, c *config.Config) (capture.Attach, []MapCoverage, error) {
-	o := capture.Probe(capture.Attach(c.Attach))[0]
+	o := capture.ProbeBuffer(capture.Attach(c.Attach), capture.Buffer(c.Buffer))
 	if o.Err != nil {
-		return "", nil, fmt.Errorf("attach %s: %w", c.Attach, o.Err)
+		return "", nil, fmt.Errorf("%w %s: %w", ErrAttach, c.Attach, o.Err)
 	}
 	list, err := coverConfigured(ctx, c, &o, lookupsProblem(c, &o))
 	return o.Attach, list, err

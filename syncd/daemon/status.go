@@ -100,20 +100,22 @@ type CaptureStatus struct {
 
 // MapStatus is the part of Status about one map at this node.
 type MapStatus struct {
-	Name       string   `json:"name"`
-	Ref        string   `json:"ref"`
-	State      MapState `json:"state"`
-	Error      string   `json:"error,omitempty"`
-	Waiting    string   `json:"waiting,omitempty"` // why the map does not exist, in the state waiting
-	Type       string   `json:"type,omitempty"`    // of the kernel map: hash, lru_hash or array
-	Flags      uint32   `json:"flags,omitempty"`   // BPF_F_ flags of the kernel map
-	ID         uint32   `json:"id,omitempty"`
-	Read       string   `json:"read,omitempty"`
-	Write      string   `json:"write,omitempty"`
-	InPlace    string   `json:"in_place,omitempty"` // how changes in place are found: hook or scan
-	Deletes    string   `json:"deletes,omitempty"`  // which deletes by bpf(2) replicate: any or owner
-	Clears     string   `json:"clears,omitempty"`   // what happens to a clear of the map: hold or replicate
-	MaxEntries int      `json:"max_entries,omitempty"`
+	Name    string   `json:"name"`
+	Ref     string   `json:"ref"`
+	State   MapState `json:"state"`
+	Error   string   `json:"error,omitempty"`
+	Waiting string   `json:"waiting,omitempty"` // why the map does not exist, in the state waiting
+	// NoFileSystem is true in the state waiting if the path of the pin is not in a BPF file system.
+	NoFileSystem bool   `json:"no_bpf_file_system,omitempty"`
+	Type         string `json:"type,omitempty"`  // of the kernel map: hash, lru_hash or array
+	Flags        uint32 `json:"flags,omitempty"` // BPF_F_ flags of the kernel map
+	ID           uint32 `json:"id,omitempty"`
+	Read         string `json:"read,omitempty"`
+	Write        string `json:"write,omitempty"`
+	InPlace      string `json:"in_place,omitempty"` // how changes in place are found: hook or scan
+	Deletes      string `json:"deletes,omitempty"`  // which deletes by bpf(2) replicate: any or owner
+	Clears       string `json:"clears,omitempty"`   // what happens to a clear of the map: hold or replicate
+	MaxEntries   int    `json:"max_entries,omitempty"`
 
 	// Clear is the latest clear of the map, until an operator decides about it.
 	Clear *ClearStatus `json:"clear,omitempty"`
@@ -313,7 +315,7 @@ func (m *replica) status() MapStatus {
 		s.Error = m.err.Error()
 	}
 	if m.state == MapWaiting {
-		s.Waiting = m.ref.Absence()
+		s.Waiting, s.NoFileSystem = m.ref.Absence(), m.ref.MissingFileSystem() != ""
 	}
 	if m.kernel != nil {
 		info, method := m.kernel.m.Info(), m.kernel.m.AccessMethods()

@@ -211,7 +211,7 @@ func TestTimersNeedATakeoverExpiry(t *testing.T) {
 			if text := n.status().Maps[0].Error; want == daemon.MapRefused && !strings.Contains(text, remedy) {
 				t.Errorf("reason: got %q, want one with the remedy", text)
 			}
-			found := daemon.Check(&n.config)
+			found := daemon.Check(t.Context(), &n.config)
 			if got := slices.ContainsFunc(found, func(f daemon.Finding) bool { return strings.Contains(f.Problem, remedy) }); got != (want == daemon.MapRefused) {
 				t.Errorf("check: got findings %+v, want the remedy: %t", found, want == daemon.MapRefused)
 			}

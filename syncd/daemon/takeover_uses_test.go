@@ -250,7 +250,7 @@ func TestTakeoverExpiryNeedsVisibleUses(t *testing.T) {
 				t.Errorf("reason: got %q, want %q", text, want)
 			}
 			n.config.Attach = string(capture.AttachNone)
-			found := daemon.Check(&n.config)
+			found := daemon.Check(t.Context(), &n.config)
 			refused := slices.ContainsFunc(found, func(f daemon.Finding) bool {
 				return f.Severity == daemon.SeverityError && f.Setting == "takeover-expiry" && strings.Contains(f.Problem, want)
 			})

@@ -116,21 +116,25 @@ func Remove(folder string) error {
 	return os.Remove(folder)
 }
 
-// errNotBPF is the error of a folder in another file system.
-var errNotBPF = errors.New("it is not in a BPF filesystem")
+// ErrNotBPF is the error of a folder in another file system.
+// ErrNotBPF is wrapped by the error of a folder of pins that is not in a BPF filesystem.
+var ErrNotBPF = errors.New("it is not in a BPF filesystem")
 
-// prepareFolder creates the folder and the ones above it.
-func prepareFolder(folder string) error {
-	parent := folder
-	for {
+// CheckFolder returns an error if the folder cannot have pins: see checkFolder. If it does not exist, the folders above it
+// count.
+func CheckFolder(folder string) error {
+	for parent := folder; ; parent = filepath.Dir(parent) {
 		err := checkFolder(parent)
-		if err == nil {
-			break
-		}
 		if !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
-		parent = filepath.Dir(parent)
+	}
+}
+
+// prepareFolder creates the folder and the ones above it.
+func prepareFolder(folder string) error {
+	if err := CheckFolder(folder); err != nil {
+		return err
 	}
 	if err := os.MkdirAll(folder, 0o700); err != nil {
 		return fmt.Errorf("create folder of pins: %w", err)
@@ -146,7 +150,7 @@ func checkFolder(folder string) error {
 		return &fs.PathError{Op: "statfs", Path: folder, Err: err}
 	}
 	if stat.Type != unix.BPF_FS_MAGIC {
-		return fmt.Errorf("folder of pins %s: %w", folder, errNotBPF)
+		return fmt.Errorf("folder of pins %s: %w", folder, ErrNotBPF)
 	}
 	for path := folder; ; path = filepath.Dir(path) {
 		if err := checkOwner(path); err != nil {

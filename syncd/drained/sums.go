@@ -37,7 +37,7 @@ func Open(o Options) (_ *Sums, err error) {
 	}
 	if o.Folder != "" {
 		switch err := prepareFolder(o.Folder); {
-		case errors.Is(err, errNotBPF):
+		case errors.Is(err, ErrNotBPF):
 			o.Logger.Warn("sums of drained entries end with syncd", "error", err, "hint", "set pin-dir to a folder in a mounted BPF filesystem")
 			o.Folder = ""
 		case err != nil:

@@ -23,15 +23,35 @@ func (r Ref) Absence() string {
 			return fmt.Sprintf("%s has no inner map with key %s", r.PinPath, r.InnerKey)
 		}
 	}
+	if text := r.MissingFileSystem(); text != "" {
+		return text
+	}
 	dir := filepath.Dir(r.PinPath)
 	var stat unix.Statfs_t
 	switch err := unix.Statfs(dir, &stat); {
 	case errors.Is(err, fs.ErrNotExist):
-		return fmt.Sprintf("%s does not exist: the load balancer pins its maps there, or no BPF file system is mounted", dir)
+		return fmt.Sprintf("%s does not exist: the load balancer pins its maps there", dir)
 	case err != nil:
 		return fmt.Sprintf("%s cannot be read: %v", dir, err)
-	case stat.Type != unix.BPF_FS_MAGIC:
-		return fmt.Sprintf("%s is not in a BPF file system: mount -t bpf bpf /sys/fs/bpf, in a container with mountPropagation: HostToContainer", dir)
 	}
 	return fmt.Sprintf("no map is pinned at %s", r.PinPath)
+}
+
+// MissingFileSystem returns why the pin of a reference cannot exist, as text for operators: its path is not in a BPF file system.
+// It returns an empty text if the path is in one, or if the reference has no pin.
+func (r Ref) MissingFileSystem() string {
+	if r.PinPath == "" {
+		return ""
+	}
+	for dir := filepath.Dir(r.PinPath); ; dir = filepath.Dir(dir) {
+		var stat unix.Statfs_t
+		err := unix.Statfs(dir, &stat)
+		if errors.Is(err, fs.ErrNotExist) && dir != filepath.Dir(dir) {
+			continue // the load balancer may create the directory
+		}
+		if err != nil || stat.Type == unix.BPF_FS_MAGIC {
+			return ""
+		}
+		return fmt.Sprintf("no map can be pinned at %s, because %s is not in a BPF file system", r.PinPath, dir)
+	}
 }

@@ -1,0 +1,224 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+
+	"mapsync/syncd/drained"
+
+	"golang.org/x/sys/unix"
+)
+
+// checkFiles checks the paths that syncd writes to.
+func (k *checker) checkFiles() {
+	c := k.config
+	if info, err := os.Lstat(c.ControlSocket); err == nil && info.Mode().Type() != fs.ModeSocket {
+		k.fail("control-socket", fmt.Errorf("%s exists and is not a socket (%s)", c.ControlSocket, info.Mode()))
+	}
+	const longest = 107 // bytes of sun_path, without the final zero
+	if len(c.ControlSocket) > longest {
+		k.fail("control-socket", fmt.Errorf("the path has %d bytes, a unix socket's at most %d", len(c.ControlSocket), longest))
+	}
+	if err := checkWritable(filepath.Dir(c.ControlSocket)); err != nil {
+		k.fail("control-socket", fmt.Errorf("%w; let the user of syncd write there", err))
+	}
+	if err := checkWritable(c.StateDir); err != nil {
+		k.fail("state-dir", fmt.Errorf("%w; let the user of syncd write there: otherwise ended sessions may come back from peers after a restart of syncd", err))
+	}
+	path := filepath.Join(c.StateDir, c.NodeName+".state.json")
+	if info, err := os.Lstat(path); err == nil && !info.Mode().IsRegular() {
+		k.warn("state-dir", "%s is not a regular file (%s): it is replaced at the start", path, info.Mode())
+	}
+	k.checkPinDir()
+}
+
+// checkWritable returns an error unless this process can create files in a directory, or can create the directory.
+func checkWritable(dir string) error {
+	for {
+		info, err := os.Stat(dir)
+		if parent := filepath.Dir(dir); errors.Is(err, fs.ErrNotExist) && parent != dir {
+			dir = parent
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		if !info.IsDir() {
+			return fmt.Errorf("%s is not a directory", dir)
+		}
+		break
+	}
+	if err := unix.Faccessat(unix.AT_FDCWD, dir, unix.W_OK|unix.X_OK, unix.AT_EACCESS); err != nil {
+		return fmt.Errorf("%s cannot be written: %w", dir, err)
+	}
+	return nil
+}
+
+// checkPinDir checks the folders of the pins of drained maps.
+func (k *checker) checkPinDir() {
+	for _, name := range k.config.DrainSumsMaps {
+		folder := k.config.DrainSumsFolder(name)
+		if folder == "" {
+			continue
+		}
+		switch err := drained.CheckFolder(folder); {
+		case errors.Is(err, drained.ErrNotBPF):
+			k.warn("pin-dir", "%v: the sums of drained entries end with syncd; set pin-dir to a folder in a mounted BPF file system", err)
+		case err != nil:
+			k.fail("pin-dir", err)
+		}
+	}
+}
+
+// port is an address at which syncd listens, with its setting.
+type port struct{ setting, network, addr string }
+
+// checkPorts checks that syncd can listen at its addresses. Ports in use are those of the daemon that answers at the control
+// socket, if one does: the settings are then for its reload or restart.
+func (k *checker) checkPorts(ctx context.Context) {
+	c := k.config
+	running := sync.OnceValue(func() bool { return answersAt(c.ControlSocket) })
+	for _, p := range []port{
+		{"gossip-listen", "tcp", c.GossipListen}, {"gossip-listen", "udp", c.GossipListen}, {"grpc-listen", "tcp", c.GRPCListen}, {"metrics-listen", "tcp", c.MetricsListen},
+	} {
+		err := p.listen(ctx)
+		if errors.Is(err, unix.EADDRINUSE) {
+			if running() {
+				continue
+			}
+			err = fmt.Errorf("%w; stop the program on that port, which `ss -lntup` lists, or set another port", err)
+		}
+		k.fail(p.setting, err)
+	}
+}
+
+// listen listens briefly at the address. It returns nil for an empty address, and for one that Validate refuses.
+func (p *port) listen(ctx context.Context) error {
+	host, number, err := net.SplitHostPort(p.addr)
+	if err != nil || number == "0" {
+		return nil
+	}
+	if ip, err := netip.ParseAddr(host); err == nil && !ip.IsUnspecified() && !isLocal(ip) {
+		return fmt.Errorf("no interface of this host has the address %s now", ip)
+	}
+	var config net.ListenConfig
+	var l interface{ Close() error }
+	if p.network == "udp" {
+		l, err = config.ListenPacket(ctx, p.network, p.addr)
+	} else {
+		l, err = config.Listen(ctx, p.network, p.addr)
+	}
+	if err != nil {
+		return err
+	}
+	return l.Close()
+}
+
+// isLocal reports whether an interface of this host has an address.
+func isLocal(ip netip.Addr) bool {
+	own, err := net.InterfaceAddrs()
+	if err != nil || ip.IsLoopback() {
+		return true
+	}
+	for _, a := range own {
+		if strings.HasPrefix(a.String(), ip.WithZone("").String()+"/") {
+			return true
+		}
+	}
+	return false
+}
+
+// answersAt reports whether a daemon answers at a control socket.
+func answersAt(socket string) bool {
+	conn, err := net.DialTimeout("unix", socket, time.Second)
+	if err != nil {
+		return false
+	}
+	return conn.Close() == nil
+}
+
+// peerTimeout bounds the resolution of a peer's name, and each connection to it.
+const peerTimeout = 2 * time.Second
+
+// checkPeers warns about nodes of join that do not answer: syncd may not run there yet.
+func (k *checker) checkPeers(ctx context.Context) {
+	problems := make([]string, len(k.config.Join))
+	var wait sync.WaitGroup
+	for i, addr := range k.config.Join {
+		wait.Go(func() { problems[i] = k.peerProblem(ctx, addr) })
+	}
+	wait.Wait()
+	for _, text := range problems {
+		if text != "" {
+			k.warn("join", "%s", text)
+		}
+	}
+}
+
+// peerProblem returns why a node of join cannot be a peer, or an empty text. It tries the port of the gossip, and then that of
+// grpc-listen: nodes usually have the same one.
+func (k *checker) peerProblem(ctx context.Context, addr string) string {
+	c := k.config
+	host, number, err := net.SplitHostPort(addr)
+	if err != nil {
+		return "" // Options.Check has reported it
+	}
+	named, cancel := context.WithTimeout(ctx, peerTimeout)
+	defer cancel()
+	found, err := net.DefaultResolver.LookupHost(named, host)
+	if err != nil {
+		return fmt.Sprintf("%s cannot be resolved now: %v", addr, err)
+	}
+	if k.isOwn(found, number) {
+		return ""
+	}
+	if err := answers(ctx, addr); err != nil {
+		return fmt.Sprintf("%s does not answer now: %v: start syncd there, and open the port of gossip-listen for TCP and UDP", addr, err)
+	}
+	_, number, err = net.SplitHostPort(c.GRPCListen)
+	if err != nil || number == "0" {
+		return ""
+	}
+	if err := answers(ctx, net.JoinHostPort(host, number)); err != nil {
+		return fmt.Sprintf("%s answers, but not the port %s of grpc-listen: %v: open it for TCP, unless grpc-listen has another port there", addr, number, err)
+	}
+	return ""
+}
+
+// isOwn reports whether one of the addresses of a node of join, with its port, is a gossip address of this node.
+func (k *checker) isOwn(hosts []string, number string) bool {
+	for _, own := range []string{k.config.GossipListen, k.config.GossipAdvertise} {
+		host, port, err := net.SplitHostPort(own)
+		if err != nil || port != number {
+			continue
+		}
+		ip, err := netip.ParseAddr(host)
+		wildcard := host == "" || err == nil && ip.IsUnspecified()
+		for _, other := range hosts {
+			local, err := netip.ParseAddr(other)
+			if other == host || wildcard && err == nil && isLocal(local) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// answers returns nil if a program listens at an address.
+func answers(ctx context.Context, addr string) error {
+	dialer := net.Dialer{Timeout: peerTimeout}
+	conn, err := dialer.DialContext(ctx, "tcp", addr)
+	if err != nil {
+		return err
+	}
+	return conn.Close()
+}
