@@ -37,6 +37,7 @@ gossip-listen: 127.0.2.9:7946
 grpc-listen: 127.0.2.9:7947
 metrics-listen: ''
 state-dir: %[2]s
+insecure: true
 control-socket: %[2]s/syncd.sock
 `
 
