@@ -51,7 +51,7 @@ const onNode = `
 set -o pipefail
 syncd() {
 	case $1 in
-	check) command syncd "$@" || { [ $attach = none ] && [[ "$*" != *--config* ]]; } ;;
+	check) command syncd "$@" || { local code=$?; [ $attach = none ] && [[ "$*" != *--config* ]] || return $code; } ;;
 	maps | schema | version) command syncd "$@" ;;
 	*) command syncd "$@" --control-socket lb1.sock ;;
 	esac
