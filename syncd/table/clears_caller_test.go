@@ -95,3 +95,16 @@ func TestLateDeleteBeforeAClear(t *testing.T) {
 		r.local(want, idle+second+1000, "delete k0 - reread 0")
 	}
 }
+
+// TestEarlyDeleteOfAPacket: two CPUs write and delete an entry at the same moment, and the event of the delete arrives first. A
+// reread finds no entry before the event of the write, and another one after it. The delete is that of the packet, also while
+// deletes by bpf(2) may belong to a clear.
+func TestEarlyDeleteOfAPacket(t *testing.T) {
+	r := newClearRig(t, 200)
+	r.clear(1, 2, idle, collector)
+	r.local(Accepted, idle+second, "delete k0 - packet 0")
+	r.tab.Update(func(tx *Tx) { tx.RequestReread(pad("k0", keySize)) })
+	r.rereadAbsent(idle + second)
+	r.local(Accepted, idle+second, "update k0 w packet 1")
+	r.local(Accepted, idle+second+2_000_000, "delete k0 - reread 0")
+}

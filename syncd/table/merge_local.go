@@ -237,7 +237,10 @@ func (m *meta) noteEvidence(c *Change) {
 	case c.Context == ContextReread:
 		m.flags &^= flagUncertain | flagDoubted
 		if !m.is(flagReread) { // otherwise the reread after the delete follows
-			m.flags &^= flagDeleteSeen | flagPacketDelete
+			m.flags &^= flagDeleteSeen
+			if m.live() || c.Op == OpUpdate { // an absence confirms the delete of a tombstone
+				m.flags &^= flagPacketDelete
+			}
 		}
 		m.setCPU(cpuNone) // a reread is not ordered with the events of any CPU
 	case m.seen == 0 || c.Time-m.seen > timestampMargin:

@@ -322,10 +322,7 @@ func (d *Daemon) Adopt() bool {
 		w.Model.checkAdoption(d, late)
 	}
 	d.checkRestores()
-	d.tab.Update(func(tx *table.Tx) {
-		for tx.Adopt(2) {
-		}
-	})
+	d.tab.Update(d.adopt)
 	d.state = stateReplicating
 	w.moves++
 	w.notef("%s adopts", d.n.Name)

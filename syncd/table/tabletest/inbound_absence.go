@@ -162,7 +162,7 @@ func (l *InboundStream) checkInferred() {
 		if d.inferred(key) && c.Owner.Node == p.Name && p.Daemon.Inbound[d.n.ID].lacksOwn(key, c.version) {
 			w.fail(fmt.Errorf("%s infers a delete of %s from the silence of %s, which has filtered the record", d.n.Name, w.name(key), p.Name))
 		}
-		// A record that the peer has received since its answer was missing in it.
+		// A record that the peer has received or adopted since its answer was missing in it.
 		if p.Daemon.regained[key] > l.position {
 			continue
 		}
@@ -175,13 +175,30 @@ func (l *InboundStream) checkInferred() {
 // noteMerged notes that a daemon has merged a record, and whether it is one of its node that it did not have before.
 func (d *Daemon) noteMerged(tx *table.Tx, x *delta, before *Content) {
 	delete(d.named, x.key)
-	if x.owner.Node != d.n.Name || x.dead || before.Live() {
-		return
+	if x.owner.Node == d.n.Name && !x.dead && !before.Live() {
+		d.regain(x.key, tx.Head())
 	}
+}
+
+// adopt lets the table adopt the entries of its map.
+func (d *Daemon) adopt(tx *table.Tx) {
+	head := tx.Head()
+	for tx.Adopt(2) {
+	}
+	var r table.Record
+	for key := range d.n.world.keys {
+		if tx.Get(d.key(key), &r) && !r.Delete && r.Position > head {
+			d.regain(key, r.Position)
+		}
+	}
+}
+
+// regain notes the position of a record of this node that it did not have before.
+func (d *Daemon) regain(key int, position uint64) {
 	if d.regained == nil {
 		d.regained = make(map[int]uint64)
 	}
-	d.regained[x.key] = tx.Head()
+	d.regained[key] = position
 }
 
 // endRepair deletes records of the peer in the buckets that the peer did not resend. The receiver holds
