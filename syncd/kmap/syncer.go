@@ -258,27 +258,6 @@ func (s *Syncer) flush(b *Batch, position uint64) error {
 	return s.makeRoom(b)
 }
 
-// refuseAbsent refuses those records of noRoom of whose key the map has no entry.
-func (s *Syncer) refuseAbsent(b *Batch) error {
-	for list := s.noRoom; len(list) > 0; {
-		n := min(len(list), len(s.found))
-		keys := s.keys[:0]
-		for _, i := range list[:n] {
-			keys = append(keys, b.key(i)...)
-		}
-		err := s.m.Lookup(keys, func(i int, _, _ []byte, found bool) {
-			if !found {
-				b.refuse(list[i])
-			}
-		})
-		if err != nil {
-			return err
-		}
-		list = list[n:]
-	}
-	return nil
-}
-
 func (s *Syncer) count(b *Batch, took time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
