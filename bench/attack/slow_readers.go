@@ -42,8 +42,9 @@ func whileInUse(attack func(context.Context, *cluster) error) func(context.Conte
 	}
 }
 
-// minScrapes is the smallest share of scrapes that have to succeed, in percent.
-const minScrapes = 95
+// maxFailedScrapes is the largest share of scrapes that may fail, in percent. On a busy machine, a short attack has few scrapes: one of
+// each client may fail.
+const maxFailedScrapes = 5
 
 // scrapeAlong scrapes the daemons in turn, every 50 ms, until the context ends: with a connection for each request, as curl does, and
 // with one that stays open, as Prometheus does. It repeats no request.
@@ -61,7 +62,7 @@ func (c *cluster) scrapeAlong(ctx context.Context) error {
 	}
 	for kind, count := range counts {
 		c.note(fmt.Sprintf("scrapes by %s: %d of %d", kind, count.succeeded, count.made))
-		if count.succeeded*100 < count.made*minScrapes {
+		if failed := count.made - count.succeeded; failed > max(1, count.made*maxFailedScrapes/100) {
 			errs = append(errs, fmt.Errorf("scrapes by %s: %d of %d succeeded, the last error: %w", kind, count.succeeded, count.made, count.last))
 		}
 	}
