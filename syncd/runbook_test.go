@@ -204,7 +204,7 @@ func TestPagesCallRealCommands(t *testing.T) {
 }
 
 // externalWords matches code spans of the pages for operators that are not from this project.
-var externalWords = regexp.MustCompile(`^(syncd|/\S+|CAP_[A-Z_]+|(journalctl|systemctl|kubectl|chronyc|openssl|ss|nc|df|sha256sum) .*|fexit|MemoryMax|(process|go)_\w+)$`)
+var externalWords = regexp.MustCompile(`^(syncd|/\S+|CAP_[A-Z_]+|(journalctl|systemctl|kubectl|chronyc|openssl|ss|nc|df|mount|sha256sum) .*|fexit|mountPropagation: \w+|bind-propagation=\w+|MemoryMax|(process|go)_\w+)$`)
 
 // Code spans of the runbook and of night.md are commands, flags, settings, fields of the status, words of an output, metrics or
 // label values. Quotes are texts of the program.

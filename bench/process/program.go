@@ -30,6 +30,9 @@ const stopLimit = 20 * time.Second
 // settings and the state directory of s. It is used in place of Start. It does not wait until the
 // program is ready.
 func (s *Syncd) StartProgram(path string) error {
+	if err := s.secure(); err != nil {
+		return err
+	}
 	text, err := changedSettings(&s.Config)
 	if err != nil {
 		return err

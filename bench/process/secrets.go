@@ -36,8 +36,17 @@ func newSecrets() (s secrets, err error) {
 	return s, err
 }
 
-// secure writes the secrets for the daemon into its directory, and sets mutual TLS and encrypted gossip.
-func (s *Syncd) secure() error {
+// secure writes the secrets for the daemon into its directory, and sets mutual TLS and encrypted gossip, unless the daemon has
+// certificates.
+func (s *Syncd) secure() (err error) {
+	if s.Config.TLS() {
+		return nil
+	}
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("secure syncd %s: %w", s.Config.NodeName, err)
+		}
+	}()
 	shared, err := sharedSecrets()
 	if err != nil {
 		return err

@@ -138,10 +138,8 @@ func NewSyncd(number int, name string, m *ebpf.Map) (*Syncd, error) {
 // and a gossip key. It returns after the daemon has begun to receive the changes
 // that an injector reports.
 func (s *Syncd) Start(start func(*exec.Cmd) error) error {
-	if !s.Config.TLS() {
-		if err := s.secure(); err != nil {
-			return fmt.Errorf("secure syncd %s: %w", s.Config.NodeName, err)
-		}
+	if err := s.secure(); err != nil {
+		return err
 	}
 	settings, err := json.Marshal(s.Config)
 	if err != nil {
