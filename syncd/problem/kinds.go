@@ -105,7 +105,7 @@ var Kinds = []Kind{
 	{ID: "name-conflict", Severity: Critical, Meaning: "two live nodes have one name, and only one of them takes part", Remedy: "give each node its own node-name"},
 	{ID: "cluster-differs", Severity: Warning, Meaning: "nodes of another cluster try to join this one", Remedy: "correct join there, or cluster on one of the nodes"},
 	{ID: "connection-refused", Severity: Critical, Meaning: "a node cannot replicate with this one", Remedy: "find the reason in the text"},
-	{ID: "client-refused", Severity: Warning, Meaning: "a program without valid credentials has connected to grpc-listen, and was refused", Remedy: "find the program at SUBJECT, and stop it or block it in the firewall"},
+	{ID: "client-refused", Severity: Warning, Meaning: "a program without valid credentials has connected to grpc-listen, and was refused", Remedy: "correct the credentials of SUBJECT if it is a node; otherwise stop the program there, or block it in the firewall"},
 	{ID: "stream-refused", Severity: Warning, Meaning: "a caller is not allowed what it requests", Remedy: "add its name to allowed-names or observers, then syncd reload"},
 	{ID: "connections-limited", Severity: Warning, Meaning: "connections were ended by a limit", Remedy: "find the client in the text, and block it in the firewall"},
 	{ID: "tls-files", Severity: Warning, Meaning: "a TLS file is about to be refused by peers, or is less secure than intended", Remedy: "replace the file in the text"},
