@@ -30,6 +30,8 @@ const (
 const serviceRoute = "192.0.2.10/32"
 
 // routerSettings are those of the router that receives the route.
+//
+//nolint:misspell // a keyword of BIRD
 const routerSettings = `
 router id 10.0.0.254;
 protocol device {}

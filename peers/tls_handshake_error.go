@@ -9,6 +9,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"regexp"
 	"strconv"
 	"strings"
 	"syscall"
@@ -69,6 +70,12 @@ type RefusedError struct {
 func (e *RefusedError) Error() string {
 	return fmt.Sprintf("connection with %s refused: %s", e.Remote, e.Cause)
 }
+
+// refusalText matches the text of a RefusedError, also as a part of the text of another error.
+var refusalText = regexp.MustCompile(`connection with \S+ refused: `)
+
+// IsRefusal reports whether the text of an error contains that of a RefusedError. gRPC keeps only the text.
+func IsRefusal(text string) bool { return refusalText.MatchString(text) }
 
 // Unwrap returns the underlying error.
 func (e *RefusedError) Unwrap() error { return e.Err }

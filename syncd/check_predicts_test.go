@@ -64,6 +64,12 @@ var predictions = map[string]prediction{
 	"port in use": {
 		flags: []string{"--grpc-listen=LISTENING"}, problem: exits, texts: []string{"grpc-listen", "address already in use", "ss -lntup"},
 	},
+	"one port for two settings": {
+		flags: []string{"--grpc-listen=LISTENING", "--metrics-listen=LISTENING"}, problem: exits, texts: []string{"metrics-listen", "has the port of grpc-listen"},
+	},
+	"standalone, port of peers in use": {
+		flags: []string{"--grpc-listen=LISTENING", "--tls-cert=", "--tls-key=", "--tls-ca=", "--gossip-key-file="},
+	},
 	"address of another host": {flags: []string{"--metrics-listen=192.0.2.7:9746"}, problem: exits, texts: []string{"metrics-listen", "no interface of this host has the address"}},
 	"attach method without privilege": {
 		flags: []string{"--map=opaque=DIR/bpf/ct", "--attach=fexit"}, limits: []string{"--bounding-set=-perfmon,-sys_admin"}, problem: exits, texts: []string{"lacks CAP_PERFMON", "set attach: none"},

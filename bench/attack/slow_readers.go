@@ -130,7 +130,7 @@ func (c *cluster) allHave(key [keySize]byte, value *[valueSize]byte) error {
 		var got [valueSize]byte
 		err := n.m.Lookup(key, &got)
 		if value == nil && err == nil || value != nil && (err != nil || got != *value) {
-			return fmt.Errorf("map of %s: got %x, error %v, want %x", n.name, got, err, value)
+			return fmt.Errorf("map of %s: got %x, error %s, want %x", n.name, got, fmt.Sprint(err), value)
 		}
 	}
 	return nil

@@ -184,7 +184,7 @@ func ParseMap(s string) (Map, error) {
 
 // Validate returns an error that joins all problems of the settings, each with a remedy, or nil.
 func (c *Config) Validate() error {
-	errs := []error{c.validateMaps(), c.validateSchemas(), c.validateAddresses(), c.validateTLS(), c.validateLimits(), c.validateTrust(), c.validateCluster(), c.validateInPlace(), c.validateDeletes(), c.validateNewMap(), c.validateClears(), c.validateTakeoverExpiry(), c.validateDrainSums(), c.validateMetrics()}
+	errs := []error{c.validateMaps(), c.validateSchemas(), c.validateAddresses(), c.validateListeners(), c.validateTLS(), c.validateLimits(), c.validateTrust(), c.validateCluster(), c.validateInPlace(), c.validateDeletes(), c.validateNewMap(), c.validateClears(), c.validateTakeoverExpiry(), c.validateDrainSums(), c.validateMetrics()}
 	oneOf := func(name, value string) {
 		if !slices.Contains(choices[name], value) {
 			errs = append(errs, fmt.Errorf("%s %q is unknown: choose %s", name, value, strings.Join(choices[name], ", ")))

@@ -87,9 +87,14 @@ type port struct{ setting, network, addr string }
 func (k *checker) checkPorts(ctx context.Context) {
 	c := k.config
 	running := sync.OnceValue(func() bool { return answersAt(c.ControlSocket) })
-	for _, p := range []port{
-		{"gossip-listen", "tcp", c.GossipListen}, {"gossip-listen", "udp", c.GossipListen}, {"grpc-listen", "tcp", c.GRPCListen}, {"metrics-listen", "tcp", c.MetricsListen},
-	} {
+	var ports []port
+	if !c.Standalone() {
+		ports = append(ports, port{"gossip-listen", "udp", c.GossipListen})
+	}
+	for _, l := range c.Listeners() {
+		ports = append(ports, port{l.Setting, "tcp", l.Addr})
+	}
+	for _, p := range ports {
 		err := p.listen(ctx)
 		if errors.Is(err, unix.EADDRINUSE) {
 			if running() {

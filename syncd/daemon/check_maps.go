@@ -97,7 +97,21 @@ func (k *checker) checkTypes(m *replica, info *kmap.Info) bool {
 		k.fail("takeover-expiry", fmt.Errorf("%s: %w", m.name, err))
 	}
 	k.checkUses(m.name, info, s)
+	k.checkMetrics(m.name, s)
 	return true
+}
+
+// checkMetrics warns about counters of fields that a map does not have: it is replicated without them.
+func (k *checker) checkMetrics(name string, s *schema.Schema) {
+	for i := range k.config.Metrics {
+		setting := &k.config.Metrics[i]
+		if setting.Map != name {
+			continue
+		}
+		if err := newCounters(k.config, setting).SetTypes(s, nil); err != nil { // without links: nothing is printed
+			k.warn("metrics", "%s: counter %s: %v: it does not count", name, setting.Counters[0].Name, err)
+		}
+	}
 }
 
 // checkUses checks that syncd sees which entries of a map are in use, if they expire after a takeover.

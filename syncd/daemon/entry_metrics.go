@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -75,15 +76,10 @@ func openEntryMetrics(d *Daemon) *entryMetrics {
 	for i := range d.config.Metrics {
 		setting := &d.config.Metrics[i]
 		c := &mapCounters{setting: setting}
-		spec := counters.Spec{Top: setting.Series(), NoResets: d.config.DrainSums(setting.Map)}
-		for _, label := range setting.LabelNames() {
-			spec.Labels = append(spec.Labels, counters.Label{Name: label, Field: setting.Labels[label]})
-		}
 		for _, counter := range setting.Counters {
-			spec.Fields = append(spec.Fields, counter.Field)
 			c.descs = append(c.descs, prometheus.NewDesc(counter.Name, counter.Help, setting.LabelNames(), nil))
 		}
-		c.Set = counters.New(spec)
+		c.Set = newCounters(&d.config, setting)
 		e.list = append(e.list, c)
 	}
 	if len(e.list) == 0 {
@@ -98,6 +94,18 @@ func openEntryMetrics(d *Daemon) *entryMetrics {
 		c.Restore(former[c.id()])
 	}
 	return e
+}
+
+// newCounters returns counters of one entry of the setting metrics, which count nothing yet.
+func newCounters(c *config.Config, setting *config.EntryMetrics) *counters.Set {
+	spec := counters.Spec{Top: setting.Series(), NoResets: c.DrainSums(setting.Map)}
+	for _, label := range setting.LabelNames() {
+		spec.Labels = append(spec.Labels, counters.Label{Name: label, Field: setting.Labels[label]})
+	}
+	for _, counter := range setting.Counters {
+		spec.Fields = append(spec.Fields, counter.Field)
+	}
+	return counters.New(spec)
 }
 
 func (e *entryMetrics) read() (map[string]counters.State, error) {
@@ -225,6 +233,19 @@ func (m *replica) useCounterTypes(s *schema.Schema) {
 			m.log.Error("metrics of the map are not usable", "counter", c.name(), "error", err, "hint", "correct metrics in the settings and restart syncd")
 		}
 	}
+}
+
+// metricsProblem returns why counters of the map's entries do not count, or an empty text.
+func (m *replica) metricsProblem() string {
+	var errs []string
+	for _, c := range m.daemon.entryMetrics.of(m.name) {
+		c.mu.Lock()
+		if c.err != nil {
+			errs = append(errs, fmt.Sprintf("counter %s: %v", c.name(), c.err))
+		}
+		c.mu.Unlock()
+	}
+	return strings.Join(errs, "; ")
 }
 
 // entryMetrics sends the counters of entries.

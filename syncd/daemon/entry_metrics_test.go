@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -13,6 +14,7 @@ import (
 	"mapsync/syncd/capture"
 	"mapsync/syncd/config"
 	"mapsync/syncd/daemon"
+	"mapsync/syncd/problem"
 )
 
 // flowCounters is a setting metrics for the map of flows.
@@ -183,6 +185,12 @@ func TestUnusableEntryMetrics(t *testing.T) {
 	poll.Eventually(t, "the node is ready", func() bool { return n.status().Ready })
 	if want := `mapsync_entry_metrics_usable{counter="flow_bytes_total",map="flows"} 0`; !strings.Contains(n.metrics(), want) {
 		t.Errorf("metrics: got none %s, want it", want)
+	}
+	n.shows("metrics-unusable", problem.Warning, "counter flow_bytes_total", `unknown field "octets"`, "value.bytes")
+	if !slices.ContainsFunc(daemon.Check(t.Context(), &n.config), func(f daemon.Finding) bool {
+		return f.Setting == "metrics" && f.Severity == daemon.SeverityWarning && strings.Contains(f.Problem, `unknown field "octets"`)
+	}) {
+		t.Error("check: got no warning about the unknown field, want one")
 	}
 	if !n.log.contains(`unknown field \"octets\"; fields of this map: key.flow, value.packets, value.bytes`) {
 		t.Error("log: got no line with the fields of the map, want one")

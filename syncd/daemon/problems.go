@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"mapsync/peers"
 	"mapsync/syncd/problem"
 )
 
@@ -132,6 +133,17 @@ func (f *finder) members() {
 			f.add(problem.Problem{ID: "cluster-differs", Peer: u.Node, Text: u.Error})
 			continue
 		}
-		f.add(problem.Problem{ID: "peer-unreachable", Peer: u.Node, Text: fmt.Sprintf("no stream to %s: %s", u.Address, orElse(u.Error, "no attempt yet"))})
+		f.add(problem.Problem{
+			ID: "peer-unreachable", Peer: u.Node, Text: fmt.Sprintf("no stream to %s: %s", u.Address, orElse(u.Error, "no attempt yet")),
+			Remedy: remedyOfRefusal(u.Error),
+		})
 	}
+}
+
+// remedyOfRefusal returns the remedy if err is a failed handshake with a node, whose port is then open. It returns an empty text otherwise.
+func remedyOfRefusal(err string) string {
+	if !peers.IsRefusal(err) {
+		return ""
+	}
+	return "find the reason in the text, and its remedy in " + problem.Of("connection-refused").Documentation()
 }

@@ -9,7 +9,9 @@ import (
 
 // peer adds the problems with a live peer.
 func (f *finder) peer(p *PeerStatus) {
-	add := func(text string) { f.add(problem.Problem{ID: "stream-missing", Peer: p.Node, Text: text}) }
+	add := func(text string) {
+		f.add(problem.Problem{ID: "stream-missing", Peer: p.Node, Text: text, Remedy: remedyOfRefusal(p.Error)})
+	}
 	switch {
 	case !p.Receiving && !p.Sending:
 		add("no streams with the peer: " + orElse(p.Error, "none was established yet"))

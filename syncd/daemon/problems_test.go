@@ -95,6 +95,9 @@ func TestWrongCAIsAProblem(t *testing.T) {
 	n2.start()
 	p := n1.shows("connection-refused", problem.Critical, "its certificate (for n2) was signed by an unknown CA")
 	n2.shows("connection-refused", problem.Critical, "its certificate (for n1) was signed by an unknown CA")
+	if p := n1.shows("peer-unreachable", problem.Critical, "signed by an unknown CA"); !strings.HasSuffix(p.Remedy, "docs/night.md#connection-refused") {
+		t.Errorf("remedy of a failed handshake: got %q, want the section about its reasons", p.Remedy)
+	}
 	if p.Subject != loopback(2) {
 		t.Errorf("problem: got subject %q, want the address of the other node", p.Subject)
 	}

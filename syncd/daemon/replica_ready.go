@@ -98,3 +98,9 @@ func (m *replica) checkReadiness(complete, agreed bool) {
 		m.readyState = readyUnproven
 	}
 }
+
+func (s *MapStatus) fill(t table.Stats) {
+	s.Live, s.Tombstones, s.Unversioned = t.Live, t.Tombstones, t.Unversioned
+	s.Pending, s.Failed = t.Dirty, t.Failed
+	s.Position, s.Applied, s.Memory = t.Head, t.Applied, t.MemoryBytes
+}

@@ -7,7 +7,6 @@ import (
 	"mapsync/syncd/config"
 	"mapsync/syncd/problem"
 	"mapsync/syncd/replicate"
-	"mapsync/syncd/table"
 )
 
 // Status is the output of `syncd status --json`. Its field names are stable.
@@ -122,6 +121,8 @@ type MapStatus struct {
 
 	// InPlaceProblem is why the setting in-place: hook has no effect.
 	InPlaceProblem string `json:"in_place_problem,omitempty"`
+	// MetricsProblem is why the setting metrics has no effect.
+	MetricsProblem string `json:"metrics_problem,omitempty"`
 
 	Live        int    `json:"live"`
 	Tombstones  int    `json:"tombstones"`
@@ -314,6 +315,7 @@ func (m *replica) status() MapStatus {
 	if m.err != nil {
 		s.Error = m.err.Error()
 	}
+	s.MetricsProblem = m.metricsProblem()
 	if m.state == MapWaiting {
 		s.Waiting, s.NoFileSystem = m.ref.Absence(), m.ref.MissingFileSystem() != ""
 	}
@@ -339,12 +341,6 @@ func (m *replica) status() MapStatus {
 		s.SumFields = m.schema.SumFields()
 	}
 	return s
-}
-
-func (s *MapStatus) fill(t table.Stats) {
-	s.Live, s.Tombstones, s.Unversioned = t.Live, t.Tombstones, t.Unversioned
-	s.Pending, s.Failed = t.Dirty, t.Failed
-	s.Position, s.Applied, s.Memory = t.Head, t.Applied, t.MemoryBytes
 }
 
 func peerStatus(p *replicate.PeerStatus) PeerStatus {
