@@ -39,7 +39,7 @@ func TestUnlistedProgramsAreUnknown(t *testing.T) {
 		{errors.New("describe program 7: too many open files"), "raise LimitNOFILE"},
 	} {
 		var out strings.Builder
-		d := &Daemon{log: slog.New(slog.NewTextHandler(&out, nil)), capture: &capture.Capture{}}
+		d := &Daemon{log: slog.New(slog.NewTextHandler(&out, nil)), capture: &capture.Capture{}, entryMetrics: &entryMetrics{}}
 		m := &replica{daemon: d, name: "ct", log: d.log}
 		d.maps.Store(&[]*replica{m})
 		check := func(err error) {
