@@ -21,6 +21,7 @@ func TestDumpLines(t *testing.T) {
 	n.start()
 	poll.Eventually(t, "the node is ready", func() bool { return n.status().Ready })
 	n.writeSessions(m, keyV1, valueV1, 0, count, 7)
+	poll.Eventually(t, "the node has the entries", func() bool { return strings.Count(n.owners(), "\n") == count })
 	for _, form := range []daemon.Form{daemon.FormJSON, daemon.FormText, daemon.FormRaw} {
 		query := daemon.EntryQuery{Form: form}
 		var want, got, text bytes.Buffer

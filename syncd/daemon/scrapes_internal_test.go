@@ -67,9 +67,10 @@ func TestUnreadResponsesAreBounded(t *testing.T) {
 	}
 	ended(begun(), false)
 	poll.Eventually(t, "all responses were written", func() bool { n, bytes := s.inWriting(); return n == 0 && bytes == 0 })
-	s.write = time.Millisecond
-	ended(begun(), true)
+	s.write = 100 * time.Millisecond
+	unread := begun()
 	poll.Eventually(t, "the response ends after its time", func() bool { n, bytes := s.inWriting(); return n == 0 && bytes == 0 })
+	ended(unread, true)
 }
 
 // TestOneAddressCollectsOnceAtATime: the scrapes of one address leave collections for the others.
