@@ -216,8 +216,8 @@ func (t *Table) presentAgain(c *Change, s uint32) bool {
 	if c.Context != ContextReread && m.lastCPU() != c.CPU && c.Time-m.seen <= timestampMargin {
 		t.requestReread(s)
 	}
-	if t.clears.absentOf.has(s) && c.Context == ContextReread {
-		t.clears.found++ // the load has skipped it
+	if t.clears.absentOf.has(s) && c.Context == ContextReread && t.equalSignificant(s, c.Value) {
+		t.clears.found++ // the load has skipped it; another value may be from a write since
 	}
 	t.unhold(s)
 	if t.isRestored(m.version) {

@@ -108,3 +108,31 @@ func TestEarlyDeleteOfAPacket(t *testing.T) {
 	r.local(Accepted, idle+second, "update k0 w packet 1")
 	r.local(Accepted, idle+second+2_000_000, "delete k0 - reread 0")
 }
+
+// TestEarlyDeleteOfAPacketIsForgotten: the event of a packet's delete precedes that of the write on another CPU, and the table
+// forgets the tombstone in between. The delete is that of the packet.
+func TestEarlyDeleteOfAPacketIsForgotten(t *testing.T) {
+	r := newClearRig(t, 200)
+	r.clear(1, 2, idle, collector)
+	r.local(Accepted, idle+second, "delete k0 - packet 0")
+	r.tab.Update(func(tx *Tx) {
+		_, s := tx.t.find(pad("k0", keySize))
+		tx.t.forget(s)
+	})
+	r.local(Accepted, idle+second, "update k0 w packet 1")
+	r.local(Accepted, idle+second+2_000_000, "delete k0 - reread 0")
+}
+
+// TestClearWaitsForALateDelete: the event of a packet's delete arrives after its absence has counted as a part of a clear. The
+// clear restores no entry before the reread has decided.
+func TestClearWaitsForALateDelete(t *testing.T) {
+	r := newClearRig(t, 200)
+	r.clear(0, 199, idle, young)
+	r.local(Accepted, idle+second, "update k0 w process 0")
+	r.local(Ignored, idle+2*second, "delete k0 - reread 0")
+	r.local(Stale, idle+second-1, "delete k0 - packet 0")
+	r.settle(idle+2*second, idle+10*second, nil)
+	r.local(Accepted, idle+10*second, "delete k0 - reread 0")
+	r.settle(idle+11*second, idle+12*second, nil)
+	r.wantLive(199, 198, 1)
+}

@@ -204,6 +204,24 @@ func TestEntriesOfOneNamedOwner(t *testing.T) {
 	}
 }
 
+// TestEntryOfNamedOwnerThatIsBack: two nodes have different entries of a key, and have named the same owner, which is back and sends
+// one of them. All nodes take that one.
+func TestEntryOfNamedOwnerThatIsBack(t *testing.T) {
+	for _, values := range [][2]string{{"v", "w"}, {"w", "v"}} {
+		r := newRig(t)
+		r.tab.Update(func(tx *Tx) { tx.BeginLoad() })
+		r.load(Accepted, "k", values[0])
+		r.tab.Update(func(tx *Tx) {
+			tx.EndLoad()
+			tx.NoteOwner(pad("k", keySize), tx.Intern(peer), true)
+		})
+		back := r.intern(Owner{peer.Node, 50})
+		r.merge(Accepted, second, peer, NamedVersion, "k", values[1], RemoteOptions{Sender: back})
+		r.want("k", values[1]+" v1 b100 dirty")
+		r.merge(Unchanged, second, peer, NamedVersion, "k", values[1], RemoteOptions{Sender: back})
+	}
+}
+
 // TestNamedOwnerLacksEntry: while this node has an entry that it has not adopted, a third node names a peer as its owner. If
 // that peer does not have the key, the entry is a new one of this node, and no delete is inferred.
 func TestNamedOwnerLacksEntry(t *testing.T) {

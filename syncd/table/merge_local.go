@@ -62,7 +62,9 @@ func (t *Table) local(c *Change) Outcome {
 		if o, done := t.restoreCopy(c, s); done {
 			return o
 		}
-		t.noteTimer(c, s)
+		if !t.noteTimer(c, s) {
+			return Stale
+		}
 	}
 	switch c.Op {
 	case OpEvict:

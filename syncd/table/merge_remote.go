@@ -58,7 +58,7 @@ func (t *Table) remote(d *Delta, now int64, opt RemoteOptions) Outcome {
 	}
 	// A live record adds to the live records of the table or of another owner, and therefore needs admission. A delta that is
 	// not newer needs none.
-	if s != 0 && !t.replacesRecord(d, t.meta(s), opt) && !t.replacesNamed(d, s) {
+	if s != 0 && !t.replacesRecord(d, t.meta(s), opt) && !t.replacesNamed(d, s, opt) {
 		return t.mergeNotNewer(d, s, opt)
 	}
 	if !d.Delete {
@@ -168,12 +168,15 @@ func (t *Table) replacesRecord(d *Delta, m *meta, opt RemoteOptions) bool {
 	return t.isNewer(d, m) || (opt.Repair && !d.Delete && m.is(flagInferred))
 }
 
-// replacesNamed decides between two entries that nodes found in their maps, if peers have named the same owner for both and
-// the owner has left: see NoteOwner. All nodes choose the same one.
-func (t *Table) replacesNamed(d *Delta, s uint32) bool {
+// replacesNamed decides between two entries that nodes found in their maps, if peers have named the same owner for both: see
+// NoteOwner. If the owner has left, all nodes choose the same one. If it is back, they take that of the owner, which has chosen.
+func (t *Table) replacesNamed(d *Delta, s uint32, opt RemoteOptions) bool {
 	m := t.meta(s)
-	return d.Version == NamedVersion && m.version == NamedVersion && d.Owner == m.owner && m.live() && !d.Delete &&
-		t.digester.hashValue(d.Value) > t.digester.hashValue(t.value(s))
+	if d.Version != NamedVersion || m.version != NamedVersion || d.Owner != m.owner || !m.live() || d.Delete {
+		return false
+	}
+	is, was := t.digester.hashValue(d.Value), t.digester.hashValue(t.value(s))
+	return is > was || is != was && opt.Sender != 0 && t.owners.list[opt.Sender].Node == t.owners.list[d.Owner].Node
 }
 
 // stampDelta sets the version and the owner of a record to those of a delta.

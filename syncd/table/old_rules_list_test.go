@@ -341,8 +341,8 @@ var oldRuleList = []oldRule{
 	{
 		name: "entries with a timer expire",
 		file: "takeover.go",
-		old:  "t.showsTimer(c, m) && !t.predatesWrite(c, s) {",
-		new:  "false && t.showsTimer(c, m) && !t.predatesWrite(c, s) {",
+		old:  "	case c.Op != OpUpdate || !t.showsTimer(c, m):\n",
+		new:  "	case !t.showsTimer(c, m) || true:\n",
 	},
 	{
 		name: "a timer ends a session that was handed over",

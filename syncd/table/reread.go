@@ -69,10 +69,15 @@ func (t *Table) noteLateChange(c *Change, s uint32) {
 	}
 }
 
-// notePacketDelete notes that the data plane has made the delete of a key that waits for a reread.
+// notePacketDelete notes that the data plane has made the delete of a key that waits for a reread. A clear to which its absence
+// seems to belong does not end before that.
 func (t *Table) notePacketDelete(s uint32, packet bool) {
-	if packet {
-		t.meta(s).flags |= flagPacketDelete
+	m := t.meta(s)
+	if !packet {
+		return
+	}
+	if m.flags |= flagPacketDelete; m.is(flagHeld) {
+		m.flags |= flagDoubted
 	}
 }
 

@@ -85,7 +85,8 @@ const (
 	// flagHeld: the entry was deleted by bpf(2), and SettleDeletes has yet to decide whether the delete is entered. The live
 	// record is not dirty. clears.held counts these records, except for absent ones.
 	flagHeld
-	// flagDoubted: a change that may be later has shown the entry of a record with flagHeld, and no reread has decided since.
+	// flagDoubted: a change that may be later has shown the entry of a record with flagHeld, or the data plane may have deleted
+	// it, and no reread has decided since.
 	flagDoubted
 	// flagUnfit: the owner's map could not hold the record when the owner lacked it in an answer. See Absence.Unfit.
 	flagUnfit

@@ -83,13 +83,13 @@ func (t *Table) noteAbsent(hash uint32, at int64, cpu uint16, packet bool) {
 	}
 }
 
-// noteForgotten notes that a tombstone is forgotten, of which an older event may still arrive. written is true if syncd has
-// deleted the entry, which may have been after that event.
-func (t *Table) noteForgotten(hash uint32, seen int64, cpu uint16, written bool) {
+// noteForgotten notes that a tombstone is forgotten, of which an older event may still arrive. packet is true if the data plane
+// has deleted the entry, and written if syncd has, which may have been after that event.
+func (t *Table) noteForgotten(hash uint32, seen int64, cpu uint16, packet, written bool) {
 	if written {
 		seen, cpu = max(seen, t.now), cpuNone
 	}
-	t.noteAbsent(hash, seen, cpu, false)
+	t.noteAbsent(hash, seen, cpu, packet && !written)
 }
 
 // invalidateAbsent marks a key as absent in all readings that treat its record as changed. The record

@@ -176,12 +176,19 @@ func (t *Table) lacksTimer(value []byte) bool {
 }
 
 // noteTimer notes that a reread, or a scan, shows a timer in an entry. The data plane has set it up since syncd wrote
-// the entry, and deletes the entry by it.
-func (t *Table) noteTimer(c *Change, s uint32) {
+// the entry, and deletes the entry by it. It returns false if the read is outdated, and requests another one: the entry might
+// expire before the next scan.
+func (t *Table) noteTimer(c *Change, s uint32) bool {
 	m := t.meta(s)
-	if c.Op == OpUpdate && t.showsTimer(c, m) && !t.predatesWrite(c, s) {
+	switch {
+	case c.Op != OpUpdate || !t.showsTimer(c, m):
+	case t.predatesWrite(c, s):
+		t.requestReread(s)
+		return false
+	default:
 		t.setFlags(m, flagEntry, 0)
 	}
+	return true
 }
 
 // showsTimer reports whether a value that was read has a timer, and the table takes the entry for one without a timer.

@@ -283,13 +283,31 @@ func TestTimerPreventsExpiry(t *testing.T) {
 	r.tab.Update(func(tx *Tx) { tx.Refill(); tx.BeginReading(&read) })
 	r.writer = r.tab.NewCursor(0)
 	r.write()
-	r.scanned(Unchanged, 2001*second, &read, "k", armed) // as read before the write
+	r.scanned(Stale, 2001*second, &read, "k", armed) // as read before the write
+	r.read(2001*second).found(Unchanged, "k", "v")
 	r.tab.Update(func(tx *Tx) { tx.BeginReading(&read) })
 	r.scanned(Unchanged, 2002*second, &read, "l", armed)
 	r.tab.Update(func(tx *Tx) { tx.EndReading(&read) })
 	r.expireTakenOver(3000 * second)
 	r.expireTakenOver(4000 * second)
 	r.wantLive("kl", "l")
+}
+
+// TestTimerInAnOutdatedReading: the event of a write arrives after a scan has read its entry. The scan is complete and shows the timer,
+// so the entry does not expire before a reread.
+func TestTimerInAnOutdatedReading(t *testing.T) {
+	r := newRig(t, withTimer)
+	r.load(Accepted, "k", "v")
+	r.adopt()
+	r.expireTakenOver(2 * second)
+	scan := r.read(1000 * second)
+	r.local(Accepted, 3*second, "update k w packet 0")
+	scan.scanned(Stale, "k", "w"+armed[1:])
+	r.expireTakenOver(1000 * second)
+	r.wantLive("k", "k")
+	r.read(1001*second).found(Unchanged, "k", "w"+armed[1:])
+	r.expireTakenOver(2000 * second)
+	r.wantLive("k", "k")
 }
 
 // TestTimerWithKnownBytesPreventsExpiry: the record has the bytes of a timer from before a write of syncd, and the data plane sets

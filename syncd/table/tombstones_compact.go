@@ -229,7 +229,7 @@ func (t *Table) expireCompact(now int64, limit int) (more bool) {
 func (t *Table) forgetCompact(c *tombChunk, i int) {
 	key, seen := t.log.key(c, i), c.seen(i)
 	h := t.hash(key)
-	t.noteForgotten(h, seen, cpuNone, c.is(i, tombWritten))
+	t.noteForgotten(h, seen, cpuNone, false, c.is(i, tombWritten))
 	if t.loading != nil {
 		t.loading.noteDelete(&Change{Key: key, Time: seen, Context: ContextReread})
 	}

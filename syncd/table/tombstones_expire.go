@@ -125,7 +125,7 @@ func (t *Table) raiseFloor(seq uint64, inferred bool) {
 // to the next record of the slot: expireDue skips a live record and checks the time of a later tombstone.
 func (t *Table) forget(s uint32) {
 	m, h := t.meta(s), t.hash(t.key(s))
-	t.noteForgotten(h, m.seen, m.lastCPU(), m.is(flagWritten))
+	t.noteForgotten(h, m.seen, m.lastCPU(), m.is(flagPacketDelete), m.is(flagWritten))
 	if t.loading != nil { // an older read, too
 		t.loading.noteDelete(&Change{Key: t.key(s), Time: m.seen, Context: ContextReread})
 	}
