@@ -99,9 +99,13 @@ func (t *Table) settleAbsent(limit int) (more bool) {
 	return false
 }
 
-// deleteAbsent makes a record of holdAbsent a tombstone, just above the record.
+// deleteAbsent makes a record of holdAbsent a tombstone, just above the record, unless this node has handed it over since.
 func (t *Table) deleteAbsent(s uint32) {
 	m := t.meta(s)
+	if t.keptWhileDrained(m) {
+		t.keepDeleted(&Change{Key: t.key(s), Time: max(t.now, m.seen), Op: OpDelete, Context: ContextSyscall, CPU: cpuNone}, s)
+		return
+	}
 	v := m.version + 1
 	if m.is(flagLateWrite) {
 		t.markDirty(s)

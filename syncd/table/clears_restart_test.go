@@ -166,6 +166,17 @@ func TestSkippedEntriesAreLeft(t *testing.T) {
 	r.wantLive(200, 180, 1)
 }
 
+// TestAbsentEntriesOfADrainedNode: a node is drained before the decision about the entries that its map lacks since the start. Their
+// absence ends no session then.
+func TestAbsentEntriesOfADrainedNode(t *testing.T) {
+	r := absentRig(t, 2, func(clearRig) {})
+	r.adopt()
+	r.beginHandover()
+	r.decideAbsent(startTime + 2*second)
+	r.wantLive(2, 0, 0)
+	r.endHandover(startTime+3*second, 2)
+}
+
 // TestAbsenceInAnLRUMap: a reread confirms the absence of entries at the start, also in an LRU map where evictions are deletes.
 // Absent entries wait for the decision.
 func TestAbsenceInAnLRUMap(t *testing.T) {

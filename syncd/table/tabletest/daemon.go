@@ -59,7 +59,7 @@ type Daemon struct {
 	// unfit has the records that the latest conversion has dropped, by key.
 	unfit map[int]Content
 	// regained has the positions of the records of this node that it did not have when a peer sent them, by key. Nil: none.
-	regained map[int]uint64
+	regained map[int]regained
 	// named has the owners that peers have only named, by key of the entry. A record that peers send later removes the key.
 	named map[int]table.Owner
 	// superseded has the records that live peers have superseded, by key. Nil: none yet.

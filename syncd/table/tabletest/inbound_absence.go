@@ -163,7 +163,7 @@ func (l *InboundStream) checkInferred() {
 			w.fail(fmt.Errorf("%s infers a delete of %s from the silence of %s, which has filtered the record", d.n.Name, w.name(key), p.Name))
 		}
 		// A record that the peer has received or adopted since its answer was missing in it.
-		if p.Daemon.regained[key] > l.position {
+		if r := p.Daemon.regained[key]; r.epoch > l.epoch || r.epoch == l.epoch && r.position > l.position {
 			continue
 		}
 		if d.inferred(key) && c.Owner.Node == p.Name && x.Live() && x.version == c.version && x.Owner == c.Owner {
@@ -193,12 +193,18 @@ func (d *Daemon) adopt(tx *table.Tx) {
 	}
 }
 
+// regained is the position of a record of a node that it did not have before, and the epoch of that position.
+type regained struct {
+	epoch    int
+	position uint64
+}
+
 // regain notes the position of a record of this node that it did not have before.
 func (d *Daemon) regain(key int, position uint64) {
 	if d.regained == nil {
-		d.regained = make(map[int]uint64)
+		d.regained = make(map[int]regained)
 	}
-	d.regained[key] = position
+	d.regained[key] = regained{d.epoch, position}
 }
 
 // endRepair deletes records of the peer in the buckets that the peer did not resend. The receiver holds

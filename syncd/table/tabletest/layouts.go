@@ -125,7 +125,7 @@ func (d *Daemon) convert(to int) {
 		w.tb.Fatal(err)
 	}
 	d.endStreams()
-	d.tab, d.layout, d.converted, d.epoch, d.regained = converted, to, true, d.epoch+1, nil
+	d.tab, d.layout, d.converted, d.epoch = converted, to, true, d.epoch+1
 	d.syncBarrier, d.returnBarrier, d.expiredEarly, d.ownersChecked = nil, nil, 0, 0
 	w.forgotten = w.forgotten || forgot
 	if d.n.leastClear > 0 {
