@@ -18,7 +18,11 @@ func (f *finder) peer(p *PeerStatus) {
 	case !p.Receiving:
 		add("no stream from the peer: " + orElse(p.Error, "none was established yet"))
 	case !p.Sending:
-		add("the peer does not receive from this node: it cannot reach grpc-advertise or grpc-listen of this node, or refuses it")
+		f.add(problem.Problem{
+			ID: "stream-missing", Peer: p.Node,
+			Text:   "the peer does not receive from this node: it cannot reach grpc-advertise or grpc-listen of this node, or refuses it",
+			Remedy: "on " + p.Node + ": syncd status --problems has the error of the stream and its remedy",
+		})
 	}
 	if own := f.status.Version; p.Release != "" && p.Release != own {
 		f.add(problem.Problem{ID: "version-skew", Peer: p.Node, Text: fmt.Sprintf("the peer runs %s, this node %s", p.Release, own)})

@@ -263,8 +263,8 @@ func TestOneDirectionIsAProblem(t *testing.T) {
 	n1.start()
 	n2.start()
 	p := n1.shows("stream-missing", problem.Critical, "the peer does not receive from this node")
-	if p.Peer != "n2" || !strings.Contains(p.Text, "grpc-advertise") {
-		t.Errorf("problem: got %+v, want the peer and the setting", p)
+	if p.Peer != "n2" || !strings.Contains(p.Text, "grpc-advertise") || !strings.Contains(p.Remedy, "on n2: syncd status --problems") {
+		t.Errorf("problem: got %+v, want the peer, the setting, and the node that has the error", p)
 	}
 	n1.shows("redundancy", problem.Critical, "0/1: n2 does not receive from this node")
 	n2.shows("peer-unreachable", problem.Critical, loopback(9))

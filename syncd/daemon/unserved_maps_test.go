@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"mapsync/internal/poll"
+	"mapsync/syncd/problem"
 )
 
 // A map that a live peer does not replicate with this node keeps this node from becoming ready.
@@ -51,4 +52,8 @@ func TestUnservedMapsBlockFirstReadiness(t *testing.T) {
 	n2.config.AllowUnservedMaps = true
 	n2.start()
 	poll.Eventually(t, "the node is ready with allow-unserved-maps", func() bool { return n2.status().Ready })
+	p := n2.shows("map-unserved", problem.Critical, "the peer does not have the map")
+	if p.Map != "odd" || !strings.Contains(p.Remedy, "add odd to map there") { // n1 has no problem of a map that it does not list
+		t.Errorf("problem: got %+v, want the map, and that it is missing in the settings of the peer", p)
+	}
 }

@@ -88,7 +88,7 @@ var Kinds = []Kind{
 	{ID: "stream-missing", Severity: Critical, Meaning: "changes travel in one direction only, or not at all", Remedy: "open the port of grpc-listen on both nodes: nc -vz ADDRESS PORT", LogAfter: short},
 	{ID: "peer-unreachable", Severity: Critical, Meaning: "the node does not replicate with this one: gossip reaches it, streams do not", Remedy: "on PEER: correct grpc-advertise, and open the port of grpc-listen", LogAfter: short},
 	{ID: "peer-behind", Severity: Warning, Meaning: "a failover to the peer loses its missing changes", Remedy: "check the load of PEER and the network", LogAfter: short},
-	{ID: "map-unserved", Severity: Critical, Meaning: "the map is not replicated with the peer", Remedy: "on PEER: syncd status --problems", LogAfter: short},
+	{ID: "map-unserved", Severity: Critical, Meaning: "the map is not replicated with the peer", Remedy: "on PEER: syncd status --problems; if it has no problem of MAP, add MAP to map there", LogAfter: short},
 	{ID: "map-differs", Severity: Warning, Meaning: "the peer's map may not hold what this one holds", Remedy: "create the maps with the same type, size and flags on all nodes"},
 	{ID: "divergent", Severity: Critical, Meaning: "entries differ from those of the peer", Remedy: "syncd diff MAP --peer PEER", LogAfter: short},
 	{ID: "comparison-impossible", Severity: Warning, Meaning: "missing entries would not be found", Remedy: "find the reason in the text", LogAfter: short},
@@ -99,7 +99,7 @@ var Kinds = []Kind{
 	{ID: "version-skew", Severity: Notice, Meaning: "the nodes run different releases of syncd", Remedy: "finish the upgrade", Planned: 24 * time.Hour},
 
 	// Membership and credentials.
-	{ID: "gossip-unreachable", Severity: Critical, Meaning: "this node finds no peers: no node of join answers", Remedy: "correct join, and open the port of gossip-listen for TCP and UDP", LogAfter: short},
+	{ID: "gossip-unreachable", Severity: Critical, Meaning: "this node finds no peers: no node of join answers", Remedy: "start syncd on the nodes of join; if it runs there, correct join, and open the port of gossip-listen for TCP and UDP", LogAfter: short},
 	{ID: "gossip-key-differs", Severity: Critical, Meaning: "this node and the sender do not find each other", Remedy: "use the same gossip-key-file on all nodes"},
 	{ID: "gossip-invalid", Severity: Warning, Meaning: "another program, or another version of syncd, sends gossip to this node", Remedy: "stop the sender"},
 	{ID: "name-conflict", Severity: Critical, Meaning: "two live nodes have one name, and only one of them takes part", Remedy: "give each node its own node-name"},
