@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"mapsync/internal/poll"
+	"mapsync/syncd/problem"
 )
 
 // The peers refuse a node that starts with its clock more than max-clock-ahead ahead. Status,
@@ -31,6 +32,7 @@ func TestClockProblemsAreReported(t *testing.T) {
 			ok, err := regexp.MatchString(c.cause, strings.Join(s.ClockProblems, "\n"))
 			return err == nil && ok && strings.Contains(body, ", then restart syncd ") && !strings.Contains(body, "the clock of n")
 		})
+		c.n.shows("clock", problem.Critical, "compare each")
 		poll.Eventually(t, "the cause is logged", func() bool { return c.n.log.contains(`msg="problem began" id=clock`) })
 		if v := strings.TrimPrefix(c.n.sample("mapsync_clock_apart_seconds", `{node="`+c.peer+`"}`), "-"); !strings.HasPrefix(v, "3600") && !strings.HasPrefix(v, "35") {
 			t.Errorf("%s: mapsync_clock_apart_seconds: got %s, want about 3600", c.n.config.NodeName, v)
@@ -48,6 +50,8 @@ func TestClockProblemsAreReported(t *testing.T) {
 	n2.start()
 	poll.Eventually(t, "the node joins after its clock is set", func() bool { return n2.status().Ready && len(n1.status().ClockProblems) == 0 })
 	n1.write(m1, 0, 10, 1)
+	n1.ends("clock")
+	n2.ends("clock")
 	stop()
 	if v := n1.sample("mapsync_clock_apart_seconds", `{node="n2"}`); v != "absent" {
 		t.Errorf("mapsync_clock_apart_seconds after the remedy: got %s, want it absent", v)

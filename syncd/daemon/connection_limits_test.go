@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"mapsync/internal/poll"
+	"mapsync/syncd/problem"
 )
 
 // halfOpen opens connections to addr that never send anything.
@@ -49,6 +50,7 @@ func TestHalfOpenConnectionsDoNotBlockPeers(t *testing.T) {
 			t.Errorf("rejected connections to %s: got 0, want some", listener)
 		}
 	}
+	n1.shows("connections-limited", problem.Warning, "connections rejected")
 	if n := n1.log.count("connections rejected"); n > 4 {
 		t.Errorf("log lines about rejected connections: got %d, want at most 4", n)
 	}

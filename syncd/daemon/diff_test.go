@@ -11,6 +11,7 @@ import (
 	"mapsync/internal/poll"
 	"mapsync/syncd/config"
 	"mapsync/syncd/daemon"
+	"mapsync/syncd/problem"
 )
 
 // Two nodes in sync report that their digests agree, with the position of the comparison. A
@@ -135,6 +136,8 @@ func TestExceptionsDoNotBlockReadiness(t *testing.T) {
 	if !n2.log.contains(`msg="cannot store entries of peer`) || !n2.log.contains(`reason="decode value: value does not fit`) {
 		t.Error("log: want the reason of the refused entries")
 	}
+	n2.shows("refused-entries", problem.Warning, "2 entries of the peer cannot be held here")
+	n1.shows("not-held", problem.Warning, "2 entries of this node cannot be held by the peer")
 	if _, err := n1.client.Drain(t.Context(), true); err != nil { // the peer holds less than redundancy-share
 		t.Fatal(err)
 	}
@@ -142,4 +145,12 @@ func TestExceptionsDoNotBlockReadiness(t *testing.T) {
 		h, err := n1.client.Handover(t.Context())
 		return err == nil && h.Done && len(h.NotHeld) == 1 && h.NotHeld[0].Text() == "2 entries of ct not held by n2: 2 cannot be held there"
 	})
+	if _, err := n1.client.Undrain(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	n1.applyEntries(m1, 2, func(i int) (k, v []byte) {
+		return keyV1.bytes(map[string]uint64{"addr": uint64(1000 + i), "port": 80}), nil
+	})
+	n2.ends("refused-entries")
+	n1.ends("not-held")
 }

@@ -195,6 +195,10 @@ func TestUnusableEntryMetrics(t *testing.T) {
 	if !n.log.contains(`unknown field \"octets\"; fields of this map: key.flow, value.packets, value.bytes`) {
 		t.Error("log: got no line with the fields of the map, want one")
 	}
+	n.stop()
+	n.config.Metrics[0].Counters[0].Field = "bytes"
+	n.start()
+	n.ends("metrics-unusable")
 }
 
 // TestEntryCountersWithoutState: the file of the counters cannot be read or written. They continue in memory.

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"mapsync/internal/poll"
+	"mapsync/syncd/problem"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
@@ -43,10 +44,12 @@ func TestFormerMapIsUsed(t *testing.T) {
 		all := strings.Join(users(), "\n")
 		return strings.Contains(all, "old_lb") && !strings.Contains(all, "process ")
 	}, func() any { return users() })
+	n.shows("former-map-used", problem.Critical, "old_lb")
 	poll.Eventually(t, "the log has the use", func() bool { return n.log.contains("a former map is still used") })
 	if err := program.Close(); err != nil {
 		t.Fatal(err)
 	}
 	poll.Eventually(t, "the status names no users", func() bool { return len(users()) == 0 }, func() any { return users() })
+	n.ends("former-map-used")
 	poll.Eventually(t, "the log has the end of the use", func() bool { return n.log.contains("former maps are not used any more") })
 }

@@ -9,6 +9,7 @@ import (
 	"mapsync/internal/poll"
 	"mapsync/syncd/config"
 	"mapsync/syncd/daemon"
+	"mapsync/syncd/problem"
 
 	"github.com/cilium/ebpf"
 )
@@ -164,6 +165,7 @@ func TestSmallLRUStandby(t *testing.T) {
 	if n := present(m2, 0, 800); n < 256 || n > 512 {
 		t.Errorf("entries in the map of the peer: got %d, want at least half of 512", n)
 	}
+	n2.shows("map-too-small", problem.Warning, "of peers have no room in the LRU map")
 	if !n2.status().Ready {
 		t.Error("standby with a full LRU map: got not ready, want ready")
 	}
@@ -174,6 +176,9 @@ func TestSmallLRUStandby(t *testing.T) {
 		list := n1.diff()
 		return list[len(list)-1].Summary.NotHeld == int(800-present(m2, 0, 800))
 	})
+	larger := mapSpec(ebpf.LRUHash, 4096)
+	pinnedAs(t, n2.pin, &larger)
+	n2.ends("map-too-small")
 }
 
 // TestEvictedEntriesAreNotHeld: the load balancer of the standby fills its LRU map faster than syncd makes room. The kernel

@@ -12,6 +12,7 @@ import (
 	"mapsync/internal/dataplane"
 	"mapsync/internal/poll"
 	"mapsync/syncd/capture"
+	"mapsync/syncd/problem"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
@@ -132,7 +133,7 @@ func TestUndetectedPrograms(t *testing.T) {
 	}
 	n := newNode(t, 1, "ct="+pin, "inner="+outerPin+"[1]")
 	n.attach, n.config.Join = capture.AttachKprobe, nil
-	load := func(name string, typ ebpf.ProgramType, m *ebpf.Map) {
+	load := func(name string, typ ebpf.ProgramType, m *ebpf.Map) *ebpf.Program {
 		p, err := ebpf.NewProgram(&ebpf.ProgramSpec{
 			Name: name, Type: typ, License: "GPL",
 			Instructions: asm.Instructions{asm.LoadMapPtr(asm.R1, m.FD()), asm.LoadImm(asm.R0, 0, asm.DWord), asm.Return()},
@@ -141,10 +142,10 @@ func TestUndetectedPrograms(t *testing.T) {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { p.Close() })
+		return p
 	}
-	load("tracer", ebpf.Kprobe, m)
 	load("lb", ebpf.XDP, m)
-	load("percpu", ebpf.Kprobe, outer)
+	programs := []*ebpf.Program{load("tracer", ebpf.Kprobe, m), load("percpu", ebpf.Kprobe, outer)}
 	n.start()
 	poll.Eventually(t, "the status names the programs", func() bool {
 		return len(n.status().Maps[0].UndetectedPrograms) > 0 && len(n.status().Maps[1].UndetectedPrograms) > 0
@@ -157,6 +158,13 @@ func TestUndetectedPrograms(t *testing.T) {
 	if !n.log.contains("writes of programs are found by scans only") || n.log.contains("lb (XDP") {
 		t.Error("log: want the program tracer, and not lb")
 	}
+	n.shows("undetected-programs", problem.Warning, "only scans find the writes of program tracer")
+	for _, p := range programs {
+		if err := p.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	n.ends("undetected-programs")
 }
 
 // probed contains the results of capture.Probe. The methods that work do not change, and a probe takes an emulated machine seconds.

@@ -8,6 +8,7 @@ import (
 	"mapsync/internal/dataplane"
 	"mapsync/internal/poll"
 	"mapsync/syncd/capture"
+	"mapsync/syncd/problem"
 
 	"github.com/cilium/ebpf"
 )
@@ -82,4 +83,9 @@ func TestInPlaceWithoutHook(t *testing.T) {
 	if s := n.status().Maps[0]; s.InPlace != "scan" || s.InPlaceProblem == "" {
 		t.Errorf("how changes in place are found: got %q, problem %q, want scan with a problem", s.InPlace, s.InPlaceProblem)
 	}
+	n.shows("in-place-unavailable", problem.Warning)
+	n.stop()
+	n.config.InPlace = nil
+	n.start()
+	n.ends("in-place-unavailable")
 }

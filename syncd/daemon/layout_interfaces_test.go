@@ -12,6 +12,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"mapsync/internal/poll"
+	"mapsync/syncd/problem"
 )
 
 var (
@@ -93,6 +94,8 @@ func TestLayoutChangesWithoutInterface(t *testing.T) {
 		})
 		return n1.status().Maps[0].Unsent > 0
 	})
+	n1.shows("unsent-entries", problem.Warning, "1 entries cannot be sent to any peer")
+	n2.shows("peer-unsent-entries", problem.Warning, "1 entries cannot be sent by the peer")
 	m1 = typed(t, path1, linkKey, linkValueV2, 1000)
 	held := func(m *ebpf.Map, value layout) {
 		t.Helper()
@@ -116,4 +119,6 @@ func TestLayoutChangesWithoutInterface(t *testing.T) {
 		held(m2, linkValueV1)
 		return n1.status().Ready && n2.status().Ready && countEntries(t, m1) == count+1 && countEntries(t, m2) == count+1
 	})
+	n1.ends("unsent-entries")
+	n2.ends("peer-unsent-entries")
 }

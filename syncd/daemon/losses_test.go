@@ -7,6 +7,7 @@ import (
 
 	"mapsync/internal/poll"
 	"mapsync/syncd/daemon"
+	"mapsync/syncd/problem"
 
 	"github.com/cilium/ebpf"
 )
@@ -28,9 +29,17 @@ func TestLostEventsAreRepaired(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	if _, err := n1.client.PauseScans(t.Context(), time.Hour); err != nil {
+		t.Fatal(err)
+	}
 	n1.write(m1, 0, 1000, 9) // loses some events, so that a scan also finds the deletes that no hook detected
+	n1.shows("losses-open", problem.Warning, "events were lost")
+	if _, err := n1.client.ResumeScans(t.Context()); err != nil {
+		t.Fatal(err)
+	}
 	poll.Eventually(t, "the peer's map holds the remaining entries", func() bool { return holds(t, m2, 1000, 9) })
 	poll.Eventually(t, "the losses are repaired", func() bool { return !n1.status().Capture.Losses.Open })
+	n1.ends("losses-open")
 	s := n1.status()
 	if s.Capture.Lost == 0 || s.Capture.Losses.Repaired == 0 || s.Maps[0].Scan.Urgent == 0 || s.Maps[0].Scan.Found == 0 {
 		t.Errorf("capture and scans: got %+v, %+v, want repaired losses found by an urgent scan", s.Capture, s.Maps[0].Scan)

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"mapsync/internal/poll"
+	"mapsync/syncd/problem"
 	"mapsync/syncd/replicate"
 
 	"github.com/cilium/ebpf"
@@ -93,10 +94,12 @@ func TestLimitFollowsReplacedMap(t *testing.T) {
 	const entries = 500
 	n, _, _ := manyRecords(t, 100, entries)
 	poll.Eventually(t, "records are rejected", func() bool { s := n.status(); return s.Ready && s.Peers[0].Maps[0].Refused > 0 })
+	n.shows("records-over-limit", problem.Warning, "(max-records-factor)")
 	m := pinned(t, n.pin, 8, 8, 2*entries)
 	poll.Eventually(t, "the larger map holds all entries", func() bool { return lacks(m, entries, 7) == 0 })
 	poll.Eventually(t, "the node is ready without exceptions", func() bool {
 		s := n.status()
 		return s.Ready && s.Peers[0].Maps[0].Refused == 0
 	})
+	n.ends("records-over-limit")
 }

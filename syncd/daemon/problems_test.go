@@ -3,6 +3,7 @@ package daemon_test
 import (
 	"bytes"
 	"fmt"
+	"net"
 	"os"
 	"path/filepath"
 	"slices"
@@ -12,11 +13,14 @@ import (
 
 	"mapsync/internal/poll"
 	"mapsync/internal/testcert"
+	mapsyncv1 "mapsync/proto/mapsync/v1"
 	"mapsync/syncd/config"
 	"mapsync/syncd/problem"
 
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
 )
 
 // shows waits until the node has a problem, and checks that the status, the metric, the readiness page and the log show it.
@@ -79,6 +83,73 @@ func TestUnreachablePeerIsAProblem(t *testing.T) {
 	n2.start()
 	n1.ends("peer-unreachable")
 	n1.ends("redundancy")
+}
+
+// TestUnreachableGossipIsAProblem: no node of join answers, and then one does.
+func TestUnreachableGossipIsAProblem(t *testing.T) {
+	n1, n2, _, _ := twoNodes(t, 100)
+	n1.config.Join = []string{n2.config.GossipListen}
+	n1.start()
+	n1.shows("gossip-unreachable", problem.Critical)
+	n2.start()
+	n1.ends("gossip-unreachable")
+}
+
+// TestForeignGossipIsAProblem: another program sends to the port of gossip.
+func TestForeignGossipIsAProblem(t *testing.T) {
+	n, _, _, _ := twoNodes(t, 100)
+	n.config.Join = []string{loopback(9) + ":7946"} // nothing listens there
+	n.start()
+	conn, err := net.Dial("udp", n.config.GossipListen)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	poll.Eventually(t, "the datagram is noticed", func() bool {
+		_, _ = conn.Write([]byte("GET / HTTP/1.0\r\n\r\n"))
+		return n.problemOf("gossip-invalid") != nil
+	})
+	n.shows("gossip-invalid", problem.Warning)
+}
+
+// TestRefusedStreamIsAProblem: a program requests a stream as no node does.
+func TestRefusedStreamIsAProblem(t *testing.T) {
+	n, _, _, _ := twoNodes(t, 100)
+	n.start()
+	conn, err := grpc.NewClient(n.config.GRPCListen, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	stream, err := mapsyncv1.NewReplicationServiceClient(conn).Subscribe(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := stream.Send(&mapsyncv1.SubscribeRequest{Message: &mapsyncv1.SubscribeRequest_Hello{Hello: &mapsyncv1.Hello{}}}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := stream.Recv(); err == nil {
+		t.Error("stream without a name: got a message, want it refused")
+	}
+	n.shows("stream-refused", problem.Warning, "stream refused")
+}
+
+// TestLateScansAreAProblem: scans take longer than their interval, and then syncd may use more of the CPU for them.
+func TestLateScansAreAProblem(t *testing.T) {
+	n, _, m, _ := twoNodes(t, 100_000)
+	n.config.Join, n.config.ScanInterval, n.config.ScanBudget = nil, time.Second, 0.2
+	n.start()
+	poll.Eventually(t, "the node is ready", func() bool { return n.status().Ready })
+	n.write(m, 0, 20_000, 1)
+	n.shows("scan-late", problem.Warning)
+	n.stop()
+	n.config.ScanBudget = 100
+	n.start()
+	poll.Eventually(t, "a scan has ended", func() bool {
+		s := n.status().Maps[0].Scan
+		return s != nil && s.Last > 0
+	})
+	n.ends("scan-late")
 }
 
 // TestWrongCAIsAProblem: the certificate of one node is from another CA. Both nodes have the cause, once in the log.
@@ -176,6 +247,11 @@ func TestMissingMapIsAProblem(t *testing.T) {
 	if len(want) > 0 {
 		t.Errorf("maps without the problem: %v", want)
 	}
+	if err := unix.Mount("none", plain, "bpf", 0, ""); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = unix.Unmount(plain, unix.MNT_DETACH) })
+	n.ends("bpf-file-system")
 	pinned(t, filepath.Join(dir, "ct"), 8, 8, 10)
 	poll.Eventually(t, "the problem of the map ends", func() bool {
 		for _, p := range n.status().Problems {
@@ -227,11 +303,14 @@ func TestDifferentMapsAreAProblem(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			spec := mapSpec(c.kind, c.entries)
 			spec.Flags = c.flags
-			n1, _, _, _ := pairOf(t, mapSpec(ebpf.Hash, 100), spec)
+			n1, n2, _, _ := pairOf(t, mapSpec(ebpf.Hash, 100), spec)
 			p := n1.shows("map-differs", problem.Warning, "hash of 100 entries with flags 0x0 here", fmt.Sprintf("%s of %d entries with flags %#x on n2", c.typ, c.entries, c.flags))
 			if p.Map != "ct" || p.Peer != "n2" {
 				t.Errorf("problem: got %+v, want the map and the peer", p)
 			}
+			same := mapSpec(ebpf.Hash, 100)
+			pinnedAs(t, n2.pin, &same)
+			n1.ends("map-differs")
 		})
 	}
 }
@@ -268,6 +347,10 @@ func TestOneDirectionIsAProblem(t *testing.T) {
 	}
 	n1.shows("redundancy", problem.Critical, "0/1: n2 does not receive from this node")
 	n2.shows("peer-unreachable", problem.Critical, loopback(9))
+	n1.stop()
+	n1.config.GRPCAdvertise = ""
+	n1.start()
+	n1.ends("stream-missing")
 }
 
 // TestBadRenewedCertificateIsAProblem: the certificate file is replaced by one that cannot be used, and then by a good one.
@@ -311,4 +394,5 @@ func TestExpiredCertificateIsAProblem(t *testing.T) {
 	}
 	n2.secure(ca, testcert.Options{}, 1)
 	poll.Eventually(t, "the nodes are connected again", func() bool { s := n1.status(); return len(s.Peers) == 1 && s.Peers[0].Receiving && s.Peers[0].Sending })
+	n2.ends("tls-files")
 }

@@ -19,6 +19,7 @@ import (
 	"mapsync/peers"
 	mapsyncv1 "mapsync/proto/mapsync/v1"
 	"mapsync/syncd/config"
+	"mapsync/syncd/problem"
 
 	"github.com/cilium/ebpf"
 	"google.golang.org/grpc"
@@ -298,10 +299,12 @@ func TestOnReadyTimeout(t *testing.T) {
 			if s := n.status(); s.Ready || n.serving() {
 				t.Fatal("node before sync-timeout: got ready, want not ready")
 			}
+			n.shows("not-ready", problem.Critical, "mute")
 			poll.Eventually(t, "the log reports sync-timeout", func() bool { return n.log.contains("within sync-timeout") })
 			if setting == config.ReadyOpen {
 				poll.Eventually(t, "the node is ready without proof", func() bool { s := n.status(); return s.Ready && len(s.Unproven) == 1 })
 				poll.Eventually(t, "the health service reports serving", n.serving)
+				n.shows("ready-unproven", problem.Warning, "mute")
 				if s := n.status(); !strings.Contains(s.Unproven[0], "mute") || !n.log.contains("without proof") {
 					t.Errorf("unproven: got %q, want the silent peer, and \"without proof\" in the log", s.Unproven)
 				}
@@ -314,6 +317,8 @@ func TestOnReadyTimeout(t *testing.T) {
 			}
 			leave()
 			poll.Eventually(t, "the node is ready with proof after the silent peer has left", func() bool { s := n.status(); return s.Ready && len(s.Unproven) == 0 })
+			n.ends("not-ready")
+			n.ends("ready-unproven")
 		})
 	}
 }

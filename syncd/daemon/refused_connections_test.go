@@ -14,6 +14,7 @@ import (
 	"mapsync/internal/testcert"
 	"mapsync/syncd/capture"
 	"mapsync/syncd/daemon"
+	"mapsync/syncd/problem"
 )
 
 // secure gives n a certificate of the CA, and a gossip key whose bytes are all k.
@@ -64,6 +65,9 @@ func TestRefusalsNameTheCause(t *testing.T) {
 				return
 			}
 			poll.Eventually(t, "the refusal names the cause", func() bool { return n1.log.contains(c.want) })
+			if name == "gossip key" {
+				n1.shows("gossip-key-differs", problem.Critical, c.want)
+			}
 			if s := n1.status(); len(s.Peers) == 1 && (s.Peers[0].Receiving || s.Peers[0].Sending) {
 				t.Errorf("streams: got %+v, want none", s.Peers)
 			}

@@ -98,8 +98,8 @@ func TestRejectedRecordsAreCountedAndLogged(t *testing.T) {
 	var res mergeResult
 	res.rejected[rejectOwner], res.rejected[rejectIncarnation] = 2, 3
 	in.noteRejected(&res)
-	if lines() != 1 || in.owners.rejectedUnrequested || !strings.Contains(out.String(), `text="write_from 2, incarnation 3"`) {
-		t.Errorf("rejectedUnrequested: got %t, log %s, want false and one line with write_from 2 and incarnation 3",
+	if lines() != 1 || in.owners.rejectedUnrequested || !strings.Contains(out.String(), `text="write_from 2, incarnation 3" problem=records-rejected`) {
+		t.Errorf("rejectedUnrequested: got %t, log %s, want false and one line with write_from 2, incarnation 3 and the problem",
 			in.owners.rejectedUnrequested, out.String())
 	}
 	res = mergeResult{}
