@@ -12,7 +12,7 @@ import (
 // observers may replicate. A certificate that an observer's pattern matches only across labels has neither right.
 func (o *CredentialsOptions) replica(leaf *x509.Certificate) bool {
 	if len(o.AllowedNames) == 0 {
-		return !matchLeaf(o.Observers, leaf, matchText)
+		return !matchLeaf(o.Observers, leaf, matchAcross)
 	}
 	return matchLeaf(o.AllowedNames, leaf, matchLabels)
 }
@@ -48,6 +48,12 @@ func labels(name string) (list []string) {
 	}
 }
 
+// matchAcross reports whether a pattern matches a name. Its * also matches dots and slashes.
+func matchAcross(glob, name string) bool {
+	dots := strings.NewReplacer("/", ".")
+	return matchText(dots.Replace(glob), dots.Replace(name))
+}
+
 // matchText reports whether a pattern matches a name. Its * also matches dots.
 func matchText(glob, name string) bool {
 	ok, err := path.Match(glob, name)
@@ -74,7 +80,7 @@ func matchLeaf(globs []string, leaf *x509.Certificate, match func(glob, name str
 // plainIdentity returns the permissions of a caller without a certificate, by the name that it has sent.
 func (o *CredentialsOptions) plainIdentity(node string) Identity {
 	return Identity{
-		Replica:  (len(o.AllowedNames) == 0 && !matchName(o.Observers, node, matchText)) || MatchName(o.AllowedNames, node),
+		Replica:  (len(o.AllowedNames) == 0 && !matchName(o.Observers, node, matchAcross)) || MatchName(o.AllowedNames, node),
 		Observer: MatchName(o.Observers, node),
 	}
 }

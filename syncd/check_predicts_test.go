@@ -71,6 +71,10 @@ var predictions = map[string]prediction{
 		flags: []string{"--grpc-listen=LISTENING", "--tls-cert=", "--tls-key=", "--tls-ca=", "--gossip-key-file="},
 	},
 	"address of another host": {flags: []string{"--metrics-listen=192.0.2.7:9746"}, problem: exits, texts: []string{"metrics-listen", "no interface of this host has the address"}},
+	"address of another host, any port": {
+		flags: []string{"--grpc-listen=192.0.2.7:0"}, problem: exits, texts: []string{"grpc-listen", "no interface of this host has the address"},
+	},
+	"unknown host, any port": {flags: []string{"--metrics-listen=host.invalid:0"}, problem: exits, texts: []string{"metrics-listen", "host.invalid"}},
 	"attach method without privilege": {
 		flags: []string{"--map=opaque=DIR/bpf/ct", "--attach=fexit"}, limits: []string{"--bounding-set=-perfmon,-sys_admin"}, problem: exits, texts: []string{"lacks CAP_PERFMON", "set attach: none"},
 	},

@@ -31,6 +31,7 @@ import (
 // The addresses in the network namespace of the test. hostileJoin is in the setting join of the daemon.
 const (
 	daemonGossip, daemonService = "127.0.0.1:7946", "127.0.0.1:7947"
+	daemonMetrics               = "127.0.0.1:9746"
 	hostileJoin                 = "127.0.0.9:7946"
 )
 

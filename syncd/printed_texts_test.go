@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net/http"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -85,7 +86,7 @@ func (h *hostileHost) runDaemon() (logged *outputs) {
 		h.Fatal(err)
 	}
 	args := []string{
-		"run", "--node-name", daemonName, "--attach", "none", "--scan-interval", "200ms", "--metrics-listen", "",
+		"run", "--node-name", daemonName, "--attach", "none", "--scan-interval", "200ms", "--metrics-listen", daemonMetrics,
 		"--gossip-listen", daemonGossip, "--grpc-listen", daemonService, "--join", hostileJoin, "--observers", "observer", "--insecure",
 		"--tls-cert", pair.CertFile, "--tls-key", pair.KeyFile, "--tls-ca", pair.CAFile, "--log-level", "debug", "--sync-timeout", "1s",
 		"--state-dir", h.dir, "--control-socket", h.socket(),
@@ -141,7 +142,7 @@ func (h *hostileHost) commandLines() map[string][][]string {
 		"run":                   {{unknown}, {"--map", unknown}},
 		"check":                 {nil, {"--map", unknown, "--node-name", unknown}},
 		"maps":                  {nil},
-		"status":                {nil, {"--all"}},
+		"status":                {nil, {"--all"}, {"--problems"}},
 		"wait-ready":            {{"--timeout", "1s"}},
 		"dump":                  {ct, {ctMap, "--raw"}, {ctMap, "--tombstones"}, {unknown}, {ctMap, "--where", unknown}},
 		"watch":                 {ct, {ctMap, "--cluster", "--sum", "n", "--times", "1", "--interval", "100ms"}},
@@ -193,6 +194,7 @@ func TestNoCommandPrintsControlCharacters(t *testing.T) {
 			t.Errorf("command %q in commandLines: got no such command, want one", name)
 		}
 	}
+	h.checkPages(all)
 	wantPrintable(t, "log", logged.String())
 	for _, tag := range []string{"dev", "pin", "comm", "refused", "inconclusive", "reason", "key", "missing", "observer", "argument", "gossip"} {
 		if !strings.Contains(all.String(), tag) {
@@ -276,6 +278,23 @@ func (h *hostileHost) check(all *outputs, path []string, cmd *cobra.Command, arg
 		if err = decoder.Decode(&value); err != nil && !errors.Is(err, io.EOF) {
 			h.Fatalf("%s --json: got error %v, want JSON: %q", what, err, out)
 		}
+	}
+}
+
+// checkPages checks the pages for operators, which tools print as they are. It adds them to all.
+func (h *hostileHost) checkPages(all *outputs) {
+	h.Helper()
+	for _, path := range []string{"/readyz", "/readyz?verbose", "/metrics"} {
+		response, err := http.Get("http://" + daemonMetrics + path)
+		if err != nil {
+			h.Fatal(err)
+		}
+		text, err := io.ReadAll(response.Body)
+		if err := errors.Join(err, response.Body.Close()); err != nil {
+			h.Fatal(err)
+		}
+		wantPrintable(h.T, path, string(text))
+		_, _ = all.Write(text)
 	}
 }
 

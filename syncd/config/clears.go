@@ -25,11 +25,12 @@ func (c *Config) HoldsClears(name string) bool {
 
 func (c *Config) validateClears() error {
 	var errs []error
+	known := c.mapNames()
 	for _, s := range c.Clears {
 		switch name, how, ok := parseChoice(s, mapChoices["clears"]...); {
 		case !ok:
 			errs = append(errs, fmt.Errorf("clears %q: write MAP=%s or MAP=%s", s, ClearsHold, ClearsReplicate))
-		case !c.hasMap(name):
+		case !known[name]:
 			errs = append(errs, fmt.Errorf("clears %q: no map is called %s", s, name))
 		case how == ClearsHold && c.DrainSums(name):
 			errs = append(errs, fmt.Errorf("clears %q: the collector of a map with drain-sums empties it: remove one of the two settings", s))

@@ -19,11 +19,12 @@ func (c *Config) DeletesAny(name string) bool {
 
 func (c *Config) validateDeletes() error {
 	var errs []error
+	known := c.mapNames()
 	for _, s := range c.Deletes {
 		switch name, _, ok := parseChoice(s, mapChoices["deletes"]...); {
 		case !ok:
 			errs = append(errs, fmt.Errorf("deletes %q: write MAP=%s or MAP=%s", s, DeletesAny, DeletesOwner))
-		case !c.hasMap(name):
+		case !known[name]:
 			errs = append(errs, fmt.Errorf("deletes %q: no map is called %s", s, name))
 		}
 	}

@@ -54,9 +54,10 @@ func (c *Config) DrainSumsFolder(name string) string {
 
 func (c *Config) validateDrainSums() error {
 	var errs []error
+	known := c.mapNames()
 	for _, name := range c.DrainSumsMaps {
 		switch {
-		case !c.hasMap(name):
+		case !known[name]:
 			errs = append(errs, fmt.Errorf("drain-sums %q: no map is called %s", name, name))
 		case c.Attach == "none":
 			errs = append(errs, fmt.Errorf("drain-sums %q needs hooks: choose another attach than none", name))

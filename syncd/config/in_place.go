@@ -28,11 +28,12 @@ func (c *Config) HooksAnyInPlace() bool {
 
 func (c *Config) validateInPlace() error {
 	var errs []error
+	known := c.mapNames()
 	for _, s := range c.InPlace {
 		switch name, how, ok := parseChoice(s, mapChoices["in-place"]...); {
 		case !ok:
 			errs = append(errs, fmt.Errorf("in-place %q: write MAP=%s or MAP=%s", s, InPlaceHook, InPlaceScan))
-		case !c.hasMap(name):
+		case !known[name]:
 			errs = append(errs, fmt.Errorf("in-place %q: no map is called %s", s, name))
 		case how == InPlaceHook && c.Attach != "auto" && c.Attach != "fexit":
 			errs = append(errs, fmt.Errorf("in-place %q needs attach auto or fexit, not %s", s, c.Attach))

@@ -10,16 +10,22 @@ import (
 // innerRange matches a setting of several inner maps: NAME=REF[FIRST-LAST].
 var innerRange = regexp.MustCompile(`^([^=]+)=(.+)\[([0-9]{1,9})-([0-9]{1,9})\]$`)
 
+// maxInner is the maximum size in bytes of the maps and settings that replace those of ranges, and entrySize the size of one
+// without its text. 50 entries of 60 bytes for each of MaxMaps maps are below maxInner.
+const maxInner, entrySize = 8 << 20, 100
+
 // expandInnerRanges replaces each map NAME=REF[FIRST-LAST] with the maps NAME.KEY=REF[KEY], and each other setting of
 // NAME with one of each of these maps. It fails if metrics has NAME, because no two maps can have the same counter.
 func (c *Config) expandInnerRanges() error {
-	list, ranges, err := expandMaps(c.Maps)
+	room := maxInner
+	list, ranges, err := expandMaps(c.Maps, &room)
 	if err != nil || len(ranges) == 0 {
 		return err
 	}
 	c.Maps = list
+	known := c.mapNames()
 	for name := range ranges {
-		if c.hasMap(name) {
+		if known[name] {
 			return fmt.Errorf("map %s: a map and several inner maps have this name: choose another one", name)
 		}
 	}
@@ -31,7 +37,9 @@ func (c *Config) expandInnerRanges() error {
 	for _, setting := range []*[]string{
 		&c.Schemas, &c.Fields, &c.ReadFrom, &c.WriteFrom, &c.Deletes, &c.NewMap, &c.Clears, &c.InPlace, &c.TakeoverExpiries, &c.DrainSumsMaps,
 	} {
-		*setting = expandNames(*setting, ranges)
+		if *setting, err = expandNames(*setting, ranges, &room); err != nil {
+			return err
+		}
 	}
 	return nil
 }
@@ -45,8 +53,16 @@ func metricsOfRange(name string, inner []string) error {
 	return fmt.Errorf("metrics of map %q: the name stands for inner maps: name each of them (%s) in an entry with counters of its own", name, names)
 }
 
+// takeRoom takes the size of count entries from room. It fails if there is not enough.
+func takeRoom(room *int, count int, entry string) error {
+	if *room -= count * (len(entry) + entrySize); *room < 0 {
+		return fmt.Errorf("the settings of inner maps, one for each key of a range, take more than %d MiB: remove or shorten some", maxInner>>20)
+	}
+	return nil
+}
+
 // expandMaps replaces each map NAME=REF[FIRST-LAST] in a list. It returns the names of the inner maps, by NAME.
-func expandMaps(maps []string) (list []string, ranges map[string][]string, err error) {
+func expandMaps(maps []string, room *int) (list []string, ranges map[string][]string, err error) {
 	ranges = make(map[string][]string)
 	for _, s := range maps {
 		part := innerRange.FindStringSubmatch(s)
@@ -59,6 +75,9 @@ func expandMaps(maps []string) (list []string, ranges map[string][]string, err e
 		last, _ := strconv.Atoi(part[4])
 		if first > last || last-first >= MaxMaps {
 			return nil, nil, fmt.Errorf("map %q: write [FIRST-LAST] with at most %d keys", s, MaxMaps)
+		}
+		if err := takeRoom(room, last-first+1, s); err != nil {
+			return nil, nil, err
 		}
 		for key := first; key <= last; key++ {
 			inner := fmt.Sprintf("%s.%d", name, key)
@@ -73,7 +92,7 @@ func expandMaps(maps []string) (list []string, ranges map[string][]string, err e
 }
 
 // expandNames replaces each entry that begins with the name of a range with one for each of its maps.
-func expandNames(entries []string, ranges map[string][]string) (list []string) {
+func expandNames(entries []string, ranges map[string][]string, room *int) (list []string, err error) {
 	for _, s := range entries {
 		end := strings.IndexAny(s, "=:")
 		if end < 0 {
@@ -83,9 +102,12 @@ func expandNames(entries []string, ranges map[string][]string) (list []string) {
 		if inner == nil {
 			list = append(list, s)
 		}
+		if err := takeRoom(room, len(inner), s); err != nil {
+			return nil, err
+		}
 		for _, name := range inner {
 			list = append(list, name+s[end:])
 		}
 	}
-	return list
+	return list, nil
 }

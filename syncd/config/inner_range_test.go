@@ -43,19 +43,23 @@ drain-sums: [ct]
 
 func TestInnerRangesAreChecked(t *testing.T) {
 	for text, want := range map[string]string{
-		"map: ['lru=/x[4-2]']\n":                             "at most 1024 keys",
-		"map: ['lru=/x[0-1024]']\n":                          "at most 1024 keys",
-		"map: ['lru=/x[0-999999999]']\n":                     "at most 1024 keys",
-		"map: ['/x[0-3]']\n":                                 "write NAME=",
-		"map: ['lru=/x[0-3]', 'lru.2=/y']\n":                 "another map is called lru.2 already",
-		"map: ['lru=/x[0-3]', 'other=/x[3]']\n":              "is the same kernel map",
-		"map: ['lru=/x[0-3]']\ndeletes: [lru.4=any]\n":       "no map is called lru.4",
-		"map: ['lru=/x[0-3]', 'x=/y']\ndrain-sums: [lru]\n":  "",
-		"map: ['lru=/x[0-3]', 'lru=/y']\n":                   "a map and several inner maps",
-		"map: ['lru=/x[0-3]']\nmetrics: [{map: lru}]\n":      `metrics of map "lru": the name stands for inner maps: name each of them (lru.0 to lru.3) in an entry with counters of its own`,
-		"map: ['lru=/x[7-7]']\nmetrics: [{map: lru}]\n":      "name each of them (lru.7) in an entry",
-		"map: ['lru=/x[0-1]']\n" + counterOf("lru.1"):        "",
-		"map: ['" + strings.Repeat("a", 63) + "=/x[0-0]']\n": "is not usable",
+		"map: ['lru=/x[4-2]']\n":                                                            "at most 1024 keys",
+		"map: ['lru=/x[0-1024]']\n":                                                         "at most 1024 keys",
+		"map: ['lru=/x[0-999999999]']\n":                                                    "at most 1024 keys",
+		"map: ['/x[0-3]']\n":                                                                "write NAME=",
+		"map:\n" + strings.Repeat("- 'lru=/x[0-1023]'\n", 100):                              "take more than 8 MiB",
+		"map: ['lru=/x" + strings.Repeat("x", 9000) + "[0-1023]']\n":                        "take more than 8 MiB",
+		"map: ['lru=/x[0-1023]']\nread-from:\n" + strings.Repeat("- lru=lb1\n", 100):        "take more than 8 MiB",
+		"map: ['lru=/x[0-1023]']\nwrite-from: ['lru=" + strings.Repeat("lb,", 3000) + "b']": "take more than 8 MiB",
+		"map: ['lru=/x[0-3]', 'lru.2=/y']\n":                                                "another map is called lru.2 already",
+		"map: ['lru=/x[0-3]', 'other=/x[3]']\n":                                             "is the same kernel map",
+		"map: ['lru=/x[0-3]']\ndeletes: [lru.4=any]\n":                                      "no map is called lru.4",
+		"map: ['lru=/x[0-3]', 'x=/y']\ndrain-sums: [lru]\n":                                 "",
+		"map: ['lru=/x[0-3]', 'lru=/y']\n":                                                  "a map and several inner maps",
+		"map: ['lru=/x[0-3]']\nmetrics: [{map: lru}]\n":                                     `metrics of map "lru": the name stands for inner maps: name each of them (lru.0 to lru.3) in an entry with counters of its own`,
+		"map: ['lru=/x[7-7]']\nmetrics: [{map: lru}]\n":                                     "name each of them (lru.7) in an entry",
+		"map: ['lru=/x[0-1]']\n" + counterOf("lru.1"):                                       "",
+		"map: ['" + strings.Repeat("a", 63) + "=/x[0-0]']\n":                                "is not usable",
 	} {
 		_, err := Load(write(t, text), flags(t, "--node-name=a"))
 		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {

@@ -15,14 +15,29 @@ func parseChoice(s string, choices ...string) (name, choice string, ok bool) {
 // lastChoice returns the choice of the last entry of a map, or an empty string if it has none.
 func lastChoice(entries []string, name string, choices ...string) (choice string) {
 	for _, s := range entries {
-		if of, c, ok := parseChoice(s, choices...); ok && of == name {
+		if !entryOf(s, name) {
+			continue
+		}
+		if _, c, ok := parseChoice(s, choices...); ok {
 			choice = c
 		}
 	}
 	return choice
 }
 
-// hasMap reports whether a configured map has this name.
-func (c *Config) hasMap(name string) bool {
-	return slices.ContainsFunc(c.Maps, func(s string) bool { m, err := ParseMap(s); return err == nil && m.Name == name })
+// entryOf reports whether an entry MAP=... of a setting has a map. It is faster than to parse the entry.
+func entryOf(s, name string) bool {
+	rest, ok := strings.CutPrefix(s, name)
+	return ok && strings.HasPrefix(rest, "=")
+}
+
+// mapNames returns the names of the configured maps.
+func (c *Config) mapNames() map[string]bool {
+	names := make(map[string]bool, len(c.Maps))
+	for _, s := range c.Maps {
+		if m, err := ParseMap(s); err == nil {
+			names[m.Name] = true
+		}
+	}
+	return names
 }

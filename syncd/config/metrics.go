@@ -52,11 +52,12 @@ var (
 
 func (c *Config) validateMetrics() error {
 	var errs []error
+	known := c.mapNames()
 	names := make(map[string]bool)
 	for i := range c.Metrics {
 		e := &c.Metrics[i]
 		at := fmt.Sprintf("metrics of map %q", e.Map)
-		if !c.hasMap(e.Map) {
+		if !known[e.Map] {
 			errs = append(errs, fmt.Errorf("%s: no map is called %s", at, e.Map))
 		}
 		if e.Top < 0 || e.Top > maxTop {

@@ -22,11 +22,12 @@ func (c *Config) NewMapWins(name string) bool {
 
 func (c *Config) validateNewMap() error {
 	var errs []error
+	known := c.mapNames()
 	for _, s := range c.NewMap {
 		switch name, _, ok := parseChoice(s, mapChoices["new-map"]...); {
 		case !ok:
 			errs = append(errs, fmt.Errorf("new-map %q: write MAP=%s or MAP=%s", s, NewMapTable, NewMapMap))
-		case !c.hasMap(name):
+		case !known[name]:
 			errs = append(errs, fmt.Errorf("new-map %q: no map is called %s", s, name))
 		}
 	}

@@ -39,7 +39,10 @@ func parseTakeoverExpiry(s string) (e takeoverExpiry, err error) {
 // takeoverExpiry returns the last entry of a map in the setting. set is false if there is none.
 func (c *Config) takeoverExpiry(name string) (last takeoverExpiry, set bool) {
 	for _, s := range c.TakeoverExpiries {
-		if e, err := parseTakeoverExpiry(s); err == nil && e.name == name {
+		if !entryOf(s, name) {
+			continue
+		}
+		if e, err := parseTakeoverExpiry(s); err == nil {
 			last, set = e, true
 		}
 	}
@@ -76,13 +79,14 @@ func (c *Config) WatchesAnyUses() bool {
 
 func (c *Config) validateTakeoverExpiry() error {
 	var errs []error
+	known := c.mapNames()
 	least := c.LongestScanInterval() + c.RefreshInterval
 	for _, s := range c.TakeoverExpiries {
 		e, err := parseTakeoverExpiry(s)
 		switch {
 		case err != nil:
 			errs = append(errs, err)
-		case !c.hasMap(e.name):
+		case !known[e.name]:
 			errs = append(errs, fmt.Errorf("takeover-expiry %q: no map is called %s", s, e.name))
 		case e.after == 0:
 		case c.RefreshInterval == 0:

@@ -73,7 +73,10 @@ func ParseMapAccess(setting, s string) (MapAccess, error) {
 // returns nil if the map has no entry, which allows all nodes.
 func AccessOf(entries []string, name string) (patterns []string) {
 	for _, s := range entries {
-		if a, err := ParseMapAccess("", s); err == nil && a.Map == name {
+		if !entryOf(s, name) {
+			continue
+		}
+		if a, err := ParseMapAccess("", s); err == nil {
 			patterns = append(patterns, a.Patterns...)
 		}
 	}
@@ -84,13 +87,14 @@ func AccessOf(entries []string, name string) (patterns []string) {
 // map, so that a mistyped name does not leave a map open to all nodes.
 func (c *Config) validateAccess(setting string, entries []string) error {
 	var errs []error
+	known := c.mapNames()
 	for _, s := range entries {
 		a, err := ParseMapAccess(setting, s)
 		if err != nil {
 			errs = append(errs, err)
 			continue
 		}
-		if !c.hasMap(a.Map) {
+		if !known[a.Map] {
 			errs = append(errs, fmt.Errorf("%s %q: no map is called %s", setting, s, a.Map))
 		}
 	}

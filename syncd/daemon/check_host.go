@@ -82,11 +82,10 @@ func (k *checker) checkPinDir() {
 // port is an address at which syncd listens, with its setting.
 type port struct{ setting, network, addr string }
 
-// checkPorts checks that syncd can listen at its addresses. Ports in use are those of the daemon that answers at the control
-// socket, if one does: the settings are then for its reload or restart.
+// checkPorts checks that syncd can listen at its addresses. A port in use may be that of the daemon that answers at the control
+// socket: the settings are then for its reload or restart.
 func (k *checker) checkPorts(ctx context.Context) {
 	c := k.config
-	running := sync.OnceValue(func() bool { return answersAt(c.ControlSocket) })
 	var ports []port
 	if !c.Standalone() {
 		ports = append(ports, port{"gossip-listen", "udp", c.GossipListen})
@@ -95,21 +94,32 @@ func (k *checker) checkPorts(ctx context.Context) {
 		ports = append(ports, port{l.Setting, "tcp", l.Addr})
 	}
 	for _, p := range ports {
-		err := p.listen(ctx)
-		if errors.Is(err, unix.EADDRINUSE) {
-			if running() {
-				continue
-			}
-			err = fmt.Errorf("%w; stop the program on that port, which `ss -lntup` lists, or set another port", err)
+		if err := p.listen(ctx); errors.Is(err, unix.EADDRINUSE) {
+			k.checkUsedPort(p, err)
+		} else {
+			k.fail(p.setting, err)
 		}
-		k.fail(p.setting, err)
 	}
+}
+
+// checkUsedPort reports a port in use, unless the running daemon uses it.
+func (k *checker) checkUsedPort(p port, inUse error) {
+	if pid, running := daemonAt(k.config.ControlSocket); running {
+		switch owned, err := p.ownedBy(pid); {
+		case err != nil:
+			k.warn(p.setting, "%v, and it is not checked whether by the running syncd: %v", inUse, err)
+			return
+		case owned:
+			return
+		}
+	}
+	k.fail(p.setting, fmt.Errorf("%w; stop the program on that port, which `ss -lntup` lists, or set another port", inUse))
 }
 
 // listen listens briefly at the address. It returns nil for an empty address, and for one that Validate refuses.
 func (p *port) listen(ctx context.Context) error {
-	host, number, err := net.SplitHostPort(p.addr)
-	if err != nil || number == "0" {
+	host, _, err := net.SplitHostPort(p.addr)
+	if err != nil {
 		return nil
 	}
 	if ip, err := netip.ParseAddr(host); err == nil && !ip.IsUnspecified() && !isLocal(ip) {
@@ -140,15 +150,6 @@ func isLocal(ip netip.Addr) bool {
 		}
 	}
 	return false
-}
-
-// answersAt reports whether a daemon answers at a control socket.
-func answersAt(socket string) bool {
-	conn, err := net.DialTimeout("unix", socket, time.Second)
-	if err != nil {
-		return false
-	}
-	return conn.Close() == nil
 }
 
 // peerTimeout bounds the resolution of a peer's name, and each connection to it.

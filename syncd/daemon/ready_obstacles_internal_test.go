@@ -24,3 +24,12 @@ func TestObstaclesAreGroupedByMap(t *testing.T) {
 		t.Errorf("reason before the first members: got %q, want \"waiting for membership\"", all)
 	}
 }
+
+// A page with one reason in each line shows the reasons, also if one is an error that joins others.
+func TestReasonHasOneLine(t *testing.T) {
+	var missing reasons
+	missing.add("ct", "read types\nno such file")
+	if got := missing.texts(); !slices.Equal(got, []string{"ct: read types; no such file"}) {
+		t.Errorf("reasons: got %q, want one line", got)
+	}
+}

@@ -3,6 +3,8 @@ package daemon
 import (
 	"fmt"
 	"strings"
+
+	"mapsync/syncd/problem"
 )
 
 // maxNamed is the maximum number of maps that are named with one reason.
@@ -16,6 +18,7 @@ type reasons []struct {
 }
 
 func (r *reasons) add(name, text string) {
+	text = problem.OneLine(text)
 	for i := range *r {
 		if (*r)[i].text == text {
 			(*r)[i].maps = append((*r)[i].maps, name)

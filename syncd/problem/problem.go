@@ -50,6 +50,9 @@ func (p *Problem) String() string {
 	return s + ": " + p.Text
 }
 
+// OneLine returns a text of several lines as one. An error that joins others has a line for each.
+func OneLine(text string) string { return strings.ReplaceAll(text, "\n", "; ") }
+
 // key identifies a problem as long as it lasts.
 type key struct{ id, mapName, peer, subject string }
 
@@ -148,6 +151,7 @@ func (l *List) put(k key, p *Problem, event, now time.Time) {
 		since = p.Since
 	}
 	was.Problem = *p
+	was.Text = OneLine(p.Text)
 	was.Since, was.lastEvent = since, event
 	was.Severity = cmp.Or(p.Severity, kind.Severity)
 	if was.Severity == Notice && kind.Planned > 0 && now.Sub(since) >= kind.Planned {

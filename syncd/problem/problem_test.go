@@ -1,6 +1,7 @@
 package problem
 
 import (
+	"errors"
 	"fmt"
 	"log/slog"
 	"strings"
@@ -38,5 +39,15 @@ func TestManyEventsOfOneKind(t *testing.T) {
 	l.Set(nil, now.Add(time.Hour), false)
 	if got := l.All(); len(got) != 0 {
 		t.Errorf("problems after an hour without events: got %+v, want none", got)
+	}
+}
+
+// TestTextHasOneLine: the list has one line for each problem, also for an error that joins others.
+func TestTextHasOneLine(t *testing.T) {
+	l := NewList(slog.New(slog.DiscardHandler))
+	err := errors.Join(errors.New("read types of map ct"), errors.New("no such file"))
+	l.Set([]Problem{{ID: "map-refused", Map: "ct", Text: err.Error()}}, time.Now(), false)
+	if got, want := l.All()[0].Text, "read types of map ct; no such file"; got != want {
+		t.Errorf("text of two errors: got %q, want %q", got, want)
 	}
 }
