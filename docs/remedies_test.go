@@ -71,6 +71,7 @@ var remedyCases = []remedyCase{
 	{id: "state-not-saved", fault: shell("mount -t tmpfs -o ro none lb1.state; rm bpf/lb1/ct_map; sessions create bpf/lb1/ct_map"), steps: []remedyStep{
 		remedy("df lb1.state"), operator("umount lb1.state"),
 	}},
+	{id: "state-not-read", fault: shell("echo >>lb1.state/lb1.state.json; restart 1"), steps: []remedyStep{remedy("df lb1.state"), operator("restart 1")}},
 	{id: "map-missing", fault: shell("rm bpf/lb1/ct_map"), steps: []remedyStep{remedy("syncd maps"), operator("sessions create bpf/lb1/ct_map")}},
 	{id: "map-refused", fault: shell("rm bpf/lb1/ct_map; ln -s ../lb2/ct_map bpf/lb1/ct_map"), steps: []remedyStep{
 		listing("syncd check --config /etc/mapsync/syncd.yaml", 2), operator("rm bpf/lb1/ct_map; sessions create bpf/lb1/ct_map"),

@@ -121,6 +121,7 @@ func summary(r *daemon.DiffResult) string {
 	add(r.Refused, "entries of the peer cannot be held here")
 	add(r.RefusedThere, "entries of this node cannot be held by the peer")
 	add(r.NotHeld, "entries do not go into the peer's kernel map")
+	add(r.NotHeldHere, "entries of the peer do not go into the kernel map of this node")
 	if r.Problem != "" {
 		parts = append(parts, r.Problem)
 	}

@@ -31,6 +31,9 @@ func TestDifferencesArePrintedWithBothSides(t *testing.T) {
 		"peer lb2: 2 entries differ, 3 entries do not go into the peer's kernel map\n": {
 			Peer: "lb2", Summary: &daemon.DiffResult{Differ: 2, NotHeld: 3},
 		},
+		"peer lb2: 3 entries of the peer do not go into the kernel map of this node\n": {
+			Peer: "lb2", Summary: &daemon.DiffResult{NotHeldHere: 3},
+		},
 	} {
 		var out bytes.Buffer
 		if err := printDifference(&out, &e); err != nil || out.String() != want {

@@ -68,13 +68,14 @@ type DiffResult struct {
 	RefusedThere int `json:"refused_there"`
 	PeerUnsent   int `json:"unsent_there"` // only the peer lists them
 	NotHeld      int `json:"not_written_there"`
+	NotHeldHere  int `json:"not_written_here"` // of the peer's entries
 	// Problem is set if the digests disagree although no divergent entry was found.
 	Problem string `json:"problem,omitempty"`
 }
 
 // Clean reports whether both nodes hold the same entries.
 func (r *DiffResult) Clean() bool {
-	return r.Differ+r.Unsent+r.Refused+r.RefusedThere+r.PeerUnsent+r.NotHeld == 0 && r.Problem == ""
+	return r.Differ+r.Unsent+r.Refused+r.RefusedThere+r.PeerUnsent+r.NotHeld+r.NotHeldHere == 0 && r.Problem == ""
 }
 
 // DiffSide is the record of one entry at one node.
@@ -159,6 +160,10 @@ func (d *differ) diff(ctx context.Context, peer string) error {
 	}
 	result := DiffResult{UnderWay: c.InFlight}
 	known, list := d.admin.notReplicated(d.name, peer, &result)
+	d.t.View(func(tx *table.Tx) {
+		_, failed, evicted := tx.RecordsOf(peer)
+		result.NotHeldHere = failed + evicted
+	})
 	for i := range c.Differences {
 		x := &c.Differences[i]
 		if known[string(d.printer.AppendKey(nil, x.Key))] {

@@ -96,8 +96,11 @@ func TestDiffReportsFailedComparison(t *testing.T) {
 	pinned(t, n2.pin, 8, 8, 30)
 	poll.Eventually(t, "the summary counts the entries that the peer's kernel map does not hold", func() bool {
 		s := n1.diff()[0].Summary
-		return s != nil && s.NotHeld == 20 && !s.Clean()
+		return s != nil && s.NotHeld == 20 && s.NotHeldHere == 0 && !s.Clean()
 	})
+	if s := n2.diff()[0].Summary; s == nil || s.NotHeldHere != 20 || s.NotHeld != 0 || s.Clean() {
+		t.Errorf("diff on the node with the small map: got %+v, want 20 entries of the peer that do not go into its kernel map", s)
+	}
 }
 
 // Entries that a node cannot hold do not keep it out of service. They are counted and listed with

@@ -87,10 +87,16 @@ func (f *finder) node() {
 	}
 }
 
+// unreadStateTime is the time after the start for which a state that could not be read is a problem: its consequences come soon.
+const unreadStateTime = 24 * time.Hour
+
 // files adds the problems of files that the daemon reads and writes.
 func (f *finder) files() {
 	s := f.status
 	f.add(problem.Problem{ID: "state-not-saved", Subject: s.StateDir, Text: s.StateProblem})
+	if time.Duration(s.UptimeSeconds*float64(time.Second)) < unreadStateTime {
+		f.add(problem.Problem{ID: "state-not-read", Subject: s.StateDir, Text: s.StateUnread})
+	}
 	f.add(problem.Problem{ID: "settings-not-reloaded", Text: s.SettingsProblem})
 	if len(s.NeedsRestart) > 0 {
 		f.add(problem.Problem{ID: "restart-needed", Text: "changed settings: " + strings.Join(s.NeedsRestart, ", ")})
@@ -111,7 +117,8 @@ type FileProblem struct {
 // fillFiles adds the problems of files that the daemon reads and writes.
 func (d *Daemon) fillFiles(s *Status) {
 	s.StateDir = d.config.StateDir
-	if st := d.state.stats(); !st.Saved {
+	st := d.state.stats()
+	if s.StateUnread = st.Unread; !st.Saved {
 		s.StateProblem = st.Problem
 	}
 	if _, err := d.lastReload(); err != nil {
@@ -122,6 +129,21 @@ func (d *Daemon) fillFiles(s *Status) {
 	for _, a := range d.credentials.Advice() {
 		s.FileProblems = append(s.FileProblems, FileProblem{a.File, a.Problem, a.Hint})
 	}
+}
+
+// gossipProblem returns why this node has found no other one, or an empty text.
+func (d *Daemon) gossipProblem() string {
+	if err := d.cluster.JoinError(); err != nil {
+		return err.Error()
+	}
+	select {
+	case <-d.cluster.Joined():
+		if c := d.config; d.cluster.Stats().Joined == 0 && len(c.Join)+len(c.ExpectedPeers) > 0 {
+			return "join has no address of another node, and no other node has joined this one"
+		}
+	default: // the first attempt is in progress
+	}
+	return ""
 }
 
 // members adds the problems of nodes that are not peers.

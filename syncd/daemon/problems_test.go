@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"mapsync/internal/poll"
-	"mapsync/internal/testcert"
 	mapsyncv1 "mapsync/proto/mapsync/v1"
 	"mapsync/syncd/config"
 	"mapsync/syncd/problem"
@@ -93,6 +92,13 @@ func TestUnreachableGossipIsAProblem(t *testing.T) {
 	n1.shows("gossip-unreachable", problem.Critical)
 	n2.start()
 	n1.ends("gossip-unreachable")
+	n1.stop()
+	n2.stop()
+	n1.config.Join, n1.config.ExpectedPeers = []string{n1.config.GossipListen}, config.PeerList{"n2"}
+	n1.start()
+	n1.shows("gossip-unreachable", problem.Critical, "join has no address of another node")
+	n2.start()
+	n1.ends("gossip-unreachable")
 }
 
 // TestForeignGossipIsAProblem: another program sends to the port of gossip.
@@ -134,49 +140,6 @@ func TestRefusedStreamIsAProblem(t *testing.T) {
 	n.shows("stream-refused", problem.Warning, "stream refused")
 }
 
-// TestLateScansAreAProblem: scans take longer than their interval, and then syncd may use more of the CPU for them.
-func TestLateScansAreAProblem(t *testing.T) {
-	n, _, m, _ := twoNodes(t, 100_000)
-	n.config.Join, n.config.ScanInterval, n.config.ScanBudget = nil, time.Second, 0.2
-	n.start()
-	poll.Eventually(t, "the node is ready", func() bool { return n.status().Ready })
-	n.write(m, 0, 20_000, 1)
-	n.shows("scan-late", problem.Warning)
-	n.stop()
-	n.config.ScanBudget = 100
-	n.start()
-	poll.Eventually(t, "a scan has ended", func() bool {
-		s := n.status().Maps[0].Scan
-		return s != nil && s.Last > 0
-	})
-	n.ends("scan-late")
-}
-
-// TestWrongCAIsAProblem: the certificate of one node is from another CA. Both nodes have the cause, once in the log.
-func TestWrongCAIsAProblem(t *testing.T) {
-	n1, n2, _, _ := twoNodes(t, 100)
-	for i, n := range []*node{n1, n2} {
-		ca, err := testcert.NewCA(t.TempDir(), fmt.Sprint("ca", i))
-		if err != nil {
-			t.Fatal(err)
-		}
-		n.secure(ca, testcert.Options{}, 1)
-	}
-	n1.start()
-	n2.start()
-	p := n1.shows("connection-refused", problem.Critical, "its certificate (for n2) was signed by an unknown CA")
-	n2.shows("connection-refused", problem.Critical, "its certificate (for n1) was signed by an unknown CA")
-	if p := n1.shows("peer-unreachable", problem.Critical, "signed by an unknown CA"); !strings.HasSuffix(p.Remedy, "docs/night.md#connection-refused") {
-		t.Errorf("remedy of a failed handshake: got %q, want the section about its reasons", p.Remedy)
-	}
-	if p.Subject != loopback(2) {
-		t.Errorf("problem: got subject %q, want the address of the other node", p.Subject)
-	}
-	if lines := n1.log.count("connection to peer failed"); lines != 1 {
-		t.Errorf("log: got %d lines about one refused node, want 1", lines)
-	}
-}
-
 // TestNameConflictIsAProblem: a node uses the name of another one.
 func TestNameConflictIsAProblem(t *testing.T) {
 	n1, n2, _, _ := twoNodes(t, 100)
@@ -213,6 +176,33 @@ func TestFullStateDirectoryIsAProblem(t *testing.T) {
 		t.Fatal(err)
 	}
 	n1.ends("state-not-saved")
+}
+
+// TestDamagedStateIsAProblem: the state file is damaged while syncd is stopped. The next start has another one.
+func TestDamagedStateIsAProblem(t *testing.T) {
+	n, _, _, _ := twoNodes(t, 100)
+	n.config.Join = nil
+	restart := func() {
+		n.start()
+		poll.Eventually(t, "the node is ready", func() bool { return n.status().Ready })
+	}
+	restart()
+	n.stop()
+	file := filepath.Join(n.config.StateDir, "n1.state.json")
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(file, append(text, 'x'), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	restart()
+	if p := n.shows("state-not-read", problem.Warning, "state"); p.Subject != n.config.StateDir {
+		t.Errorf("problem: got %+v, want the directory", p)
+	}
+	n.stop()
+	restart()
+	n.ends("state-not-read")
 }
 
 // TestMissingMapIsAProblem: the reason names the path and what is missing there: the map, or the BPF file system.
@@ -351,48 +341,4 @@ func TestOneDirectionIsAProblem(t *testing.T) {
 	n1.config.GRPCAdvertise = ""
 	n1.start()
 	n1.ends("stream-missing")
-}
-
-// TestBadRenewedCertificateIsAProblem: the certificate file is replaced by one that cannot be used, and then by a good one.
-func TestBadRenewedCertificateIsAProblem(t *testing.T) {
-	n, _, _, _ := twoNodes(t, 100)
-	n.config.Join = nil
-	ca, err := testcert.NewCA(t.TempDir(), "ca")
-	if err != nil {
-		t.Fatal(err)
-	}
-	n.secure(ca, testcert.Options{}, 1)
-	good, err := os.ReadFile(n.config.TLSCert)
-	if err != nil {
-		t.Fatal(err)
-	}
-	n.start()
-	if err := os.WriteFile(n.config.TLSCert, good[:len(good)/2], 0o600); err != nil {
-		t.Fatal(err)
-	}
-	n.shows("tls-not-reloaded", problem.Critical, n.config.TLSCert)
-	if err := os.WriteFile(n.config.TLSCert, good, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	n.ends("tls-not-reloaded")
-}
-
-// TestExpiredCertificateIsAProblem: the certificate of a peer expires while both nodes run. The log has it once.
-func TestExpiredCertificateIsAProblem(t *testing.T) {
-	n1, n2, _, _ := twoNodes(t, 100)
-	ca, err := testcert.NewCA(t.TempDir(), "ca")
-	if err != nil {
-		t.Fatal(err)
-	}
-	n1.secure(ca, testcert.Options{}, 1)
-	n2.secure(ca, testcert.Options{NotAfter: time.Now().Add(20 * time.Second)}, 1)
-	startPair(t, n1, n2)
-	n2.shows("tls-files", problem.Warning, "expires soon")
-	n1.shows("connection-refused", problem.Critical, "(for n2)", "expired")
-	if lines := n1.log.count("connection to peer failed"); lines > 2 {
-		t.Errorf("log: got %d lines about one expired certificate, want it once", lines)
-	}
-	n2.secure(ca, testcert.Options{}, 1)
-	poll.Eventually(t, "the nodes are connected again", func() bool { s := n1.status(); return len(s.Peers) == 1 && s.Peers[0].Receiving && s.Peers[0].Sending })
-	n2.ends("tls-files")
 }

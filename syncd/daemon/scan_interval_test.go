@@ -7,6 +7,7 @@ import (
 
 	"mapsync/internal/poll"
 	"mapsync/syncd/capture"
+	"mapsync/syncd/problem"
 
 	"github.com/cilium/ebpf"
 )
@@ -45,4 +46,22 @@ func TestScanIntervalOfUnchangedMap(t *testing.T) {
 			poll.Within(t, 3*limit, "scans are rare again", extended)
 		})
 	}
+}
+
+// TestLateScansAreAProblem: scans take longer than their interval, and then syncd may use more of the CPU for them.
+func TestLateScansAreAProblem(t *testing.T) {
+	n, _, m, _ := twoNodes(t, 100_000)
+	n.config.Join, n.config.ScanInterval, n.config.ScanBudget = nil, time.Second, 0.2
+	n.start()
+	poll.Eventually(t, "the node is ready", func() bool { return n.status().Ready })
+	n.write(m, 0, 20_000, 1)
+	n.shows("scan-late", problem.Warning)
+	n.stop()
+	n.config.ScanBudget = 100
+	n.start()
+	poll.Eventually(t, "a scan has ended", func() bool {
+		s := n.status().Maps[0].Scan
+		return s != nil && s.Last > 0
+	})
+	n.ends("scan-late")
 }

@@ -45,6 +45,7 @@ type state struct {
 	file          stateFile
 	saved         bool   // the file contains the current state
 	problem       string // the last logged error, until a save succeeds
+	unread        string // the error of the read at the start; empty: none
 	readFailures  uint64 // failed reads
 	writeFailures uint64 // failed writes
 }
@@ -53,7 +54,7 @@ type state struct {
 type stateStats struct {
 	Saved                     bool
 	ReadFailures, WriteErrors uint64
-	Problem                   string
+	Problem, Unread           string
 }
 
 // mapIdentity distinguishes one kernel map of this boot from all others. The id alone is not
@@ -116,6 +117,7 @@ func openState(dir, node string, log *slog.Logger) *state {
 	s.onDisk = s.file.absence()
 	if err != nil {
 		s.readFailures++
+		s.unread = err.Error()
 		s.onDisk = stateFile{Maps: map[string]mapIdentity{"": {}}} // unknown
 		s.file = stateFile{}
 		log.Error("failed to read the state, starting without it", "file", s.path, "error", err,
@@ -270,7 +272,7 @@ func (s *state) written() bool {
 func (s *state) stats() stateStats {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return stateStats{Saved: s.saved, ReadFailures: s.readFailures, WriteErrors: s.writeFailures, Problem: s.problem}
+	return stateStats{Saved: s.saved, ReadFailures: s.readFailures, WriteErrors: s.writeFailures, Problem: s.problem, Unread: s.unread}
 }
 
 // close saves the last changes. Its error is always nil.

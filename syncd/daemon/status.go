@@ -28,9 +28,10 @@ type Status struct {
 	// Readiness.
 	ClockProblems []string `json:"clock_problems,omitempty"`
 	clockNodes    []string // the nodes of each of ClockProblems, separated by commas
-	// StateProblem is why the state file is not saved, SettingsProblem why the latest reload of the settings failed, and TLSProblem
-	// why changed TLS files are not in use. FileProblems are other problems of TLS files.
+	// StateProblem is why the state file is not saved, StateUnread why it was not read at the start, SettingsProblem why the latest
+	// reload of the settings failed, and TLSProblem why changed TLS files are not in use. FileProblems are other problems of TLS files.
 	StateProblem    string        `json:"state_problem,omitempty"`
+	StateUnread     string        `json:"state_unread,omitempty"`
 	StateDir        string        `json:"state_dir"`
 	SettingsProblem string        `json:"settings_problem,omitempty"`
 	NeedsRestart    []string      `json:"needs_restart,omitempty"` // changed settings that are not in use
@@ -265,9 +266,7 @@ func (d *Daemon) Status() Status {
 	d.fillFiles(&s)
 	s.ScansPausedUntil = d.scanBudget.PausedUntil()
 	if s.Standalone = d.config.Standalone(); !s.Standalone {
-		if err := d.cluster.JoinError(); err != nil {
-			s.GossipProblem = err.Error()
-		}
+		s.GossipProblem = d.gossipProblem()
 	}
 	for _, m := range d.replicas() {
 		st := m.status()

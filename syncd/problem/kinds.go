@@ -61,6 +61,7 @@ var Kinds = []Kind{
 	{ID: "losses-open", Severity: Warning, Meaning: "peers may lack changes until a scan has found them", Remedy: "double buffer-size if events are still lost; raise scan-budget if not", LogAfter: short},
 	{ID: "scans-paused", Severity: Warning, Meaning: "changes that no hook reports are not replicated, and losses are not repaired", Remedy: "syncd scans resume"},
 	{ID: "state-not-saved", Severity: Warning, Meaning: "after a restart of syncd, ended sessions may come back from peers", Remedy: "df SUBJECT"},
+	{ID: "state-not-read", Severity: Warning, Meaning: "a drain of this node has ended, and ended sessions may come back from peers", Remedy: "df SUBJECT, and drain the node again if it was drained; a restart of syncd ends the problem"},
 	{ID: "settings-not-reloaded", Severity: Warning, Meaning: "the former settings stay in use, and a restart may fail", Remedy: "correct the setting that syncd check --config /etc/mapsync/syncd.yaml names, then syncd reload"},
 	{ID: "restart-needed", Severity: Warning, Meaning: "changed settings are not in use", Remedy: "systemctl restart syncd"},
 	{ID: "memory-corrupt", Severity: Critical, Meaning: "records in the memory of syncd were damaged, and peers repair them", Remedy: "syncd drain, then test the memory of the host; report it if the memory is good"},
