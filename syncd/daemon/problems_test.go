@@ -197,7 +197,7 @@ func TestDamagedStateIsAProblem(t *testing.T) {
 		t.Fatal(err)
 	}
 	restart()
-	if p := n.shows("state-not-read", problem.Warning, "state"); p.Subject != n.config.StateDir {
+	if p := n.shows("state-not-read", problem.Warning, "damaged file"); p.Subject != n.config.StateDir {
 		t.Errorf("problem: got %+v, want the directory", p)
 	}
 	n.stop()

@@ -167,6 +167,7 @@ func (c *stressCluster) join() {
 	poll.Eventually(c.t, "no peer has a stream to the joiner", func() bool { return !c.served(0) && !c.served(1) })
 	started := [2]int{c.syncsStarted(0), c.syncsStarted(1)}
 	before := [2]*sourceSnapshot{c.sources[0].snapshot(), c.sources[1].snapshot()}
+	lost := [2]int{c.lost(0), c.lost(1)}
 	p := c.startJoiner()
 	// The processor time of the joiner is limited, and the machine may be overloaded.
 	for deadline := time.Now().Add(5 * time.Minute); !p.readyz(); {
@@ -186,12 +187,21 @@ func (c *stressCluster) join() {
 		if lost := s.node.status().Capture.Lost; lost > 0 {
 			c.t.Fatalf("lost changes of %s: got %d, want 0 (the buffer is too small for this test)", s.node.config.NodeName, lost)
 		}
+		if c.lost(i) > lost[i] { // on a starved machine, gossip takes a live node for a dead one, which nobody waits for
+			c.t.Logf("joiner: gossip has lost %s during the initial sync", s.node.config.NodeName)
+			continue
+		}
 		if wrong := s.compare(before[i], content); len(wrong) > 0 {
 			c.t.Errorf("joiner with a map that was %s: got ready without all entries of %s, want all of them: %s",
 				kind, s.node.config.NodeName, c.explain(wrong, p))
 		}
 	}
 	p.end(c.random.IntN(2) == 0)
+}
+
+// lost returns how often the joiner has lost a peer.
+func (c *stressCluster) lost(peer int) int {
+	return c.joiner.log.count(`msg="peer has left" peer=` + c.sources[peer].node.config.NodeName)
 }
 
 // explain describes some of the wrong entries, with the record of each node after the joiner has
