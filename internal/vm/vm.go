@@ -116,7 +116,7 @@ type Link struct {
 }
 
 const (
-	bootTimeout = 3 * time.Minute
+	bootTimeout = 6 * time.Minute // under emulation, on a machine whose CPUs are busy
 	quitTimeout = 5 * time.Second
 	// defaultStallTimeout is long compared with [guest.AliveInterval]. An emulated processor can keep
 	// executing a breakpoint that the kernel removed while it patched a function's entry. The
