@@ -188,11 +188,13 @@ func (st *stream) sendHandover() bool {
 }
 
 // drained records that a node is about to hand its records over. From then on, the table keeps a record whose entry it finds
-// absent. It cannot find out that the data plane has deleted the entry before without an event.
+// absent. It cannot find out that the data plane has deleted the entry before without an event, and decides no more about one that
+// it has found absent.
 func (m *Model) drained(n *Node) {
 	for key := range m.keys {
 		k := &m.keys[key]
-		k.contested = k.contested || (k.home == n.ID && k.unreported)
+		c := n.Daemon.Content(key)
+		k.contested = k.contested || k.home == n.ID && (k.unreported || k.gone && c.Live())
 		k.handedOver = k.handedOver || k.home == n.ID
 	}
 }
