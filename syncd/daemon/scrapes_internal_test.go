@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -39,7 +40,12 @@ func TestUnreadResponsesAreBounded(t *testing.T) {
 	const size = 16 << 20 // more than the buffers of both sides hold
 	s := newScrapes(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(make([]byte, size)) }))
 	s.maxBytes, s.write = 3*size, time.Hour
-	server := httptest.NewServer(s)
+	var active atomic.Int32
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		active.Add(1)
+		defer active.Add(-1)
+		s.ServeHTTP(w, r)
+	}))
 	defer server.Close()
 	begun := func() net.Conn {
 		t.Helper()
@@ -62,6 +68,8 @@ func TestUnreadResponsesAreBounded(t *testing.T) {
 	if n, bytes := s.inWriting(); n != 3 || bytes != 3*size {
 		t.Errorf("unread responses: got %d with %d bytes, want 3 of %d", n, bytes, size)
 	}
+	// A response ends when its next write would block, which it does not while its client reads.
+	poll.Eventually(t, "two writes have ended", func() bool { return active.Load() == 3 })
 	for i, conn := range conns {
 		ended(conn, i < 2)
 	}
