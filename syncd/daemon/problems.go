@@ -139,7 +139,7 @@ func (d *Daemon) gossipProblem() string {
 	select {
 	case <-d.cluster.Joined():
 		if c := d.config; d.cluster.Stats().Joined == 0 && len(c.Join)+len(c.ExpectedPeers) > 0 {
-			return "join has no address of another node, and no other node has joined this one"
+			return "no address in join has led to another node, and no other node has joined this one"
 		}
 	default: // the first attempt is in progress
 	}

@@ -25,8 +25,8 @@ var problemsElsewhere = map[string][2]string{
 // problemsOfEvents are those that end 2 min after the last event: see package problem.
 var problemsOfEvents = []string{"name-conflict", "cluster-differs", "connection-refused", "client-refused", "connections-limited", "gossip-key-differs", "gossip-invalid", "stream-refused"}
 
-// TestEachProblemIsShown: for each problem, a test brings it about on a daemon and reads it in the status, the metric and the readiness
-// page. Each other test removes its cause and sees it end, except for problems of events.
+// TestEachProblemIsShown: for each problem, a test brings it about on a daemon, and reads it in the status, the metric and the readiness
+// page. That test or another one removes the cause and sees the problem end, except for problems of events.
 func TestEachProblemIsShown(t *testing.T) {
 	shown, ended := make(map[string]bool), make(map[string]bool)
 	add := func(pattern, text string, to ...map[string]bool) {
@@ -36,29 +36,15 @@ func TestEachProblemIsShown(t *testing.T) {
 			}
 		}
 	}
-	files, err := filepath.Glob("*_test.go")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, file := range files {
-		text, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
-		add(`\.shows(?:About)?\("([a-z-]+)"`, string(text), shown)
-		add(`\.ends\("([a-z-]+)"`, string(text), ended)
-		add(`"Mapsync(?:Critical|Warning) ([a-z-]+)"`, string(text), shown, ended) // TestAlerts
-	}
-	// TestRemedies.
-	remedies, err := os.ReadFile("../../docs/remedies_test.go")
-	if err != nil {
-		t.Fatal(err)
-	}
-	add(`{id: "([a-z-]+)"`, string(remedies), shown, ended)
+	own := textOf(t, "*_test.go")
+	add(`\.shows(?:About)?\("([a-z-]+)"`, own, shown)
+	add(`\.ends\("([a-z-]+)"`, own, ended)
+	add(`"Mapsync(?:Critical|Warning) ([a-z-]+)"`, own, shown, ended)               // TestAlerts
+	add(`{id: "([a-z-]+)"`, textOf(t, "../../docs/remedies_test.go"), shown, ended) // TestRemedies
 	for _, id := range problemsOfEvents {
 		ended[id] = true
 	}
-	tests := testsOfProject(t)
+	tests := textOf(t, "../*_test.go", "../*/*_test.go")
 	for _, kind := range problem.Kinds {
 		if other, found := problemsElsewhere[kind.ID]; found {
 			if shown[kind.ID] || !strings.Contains(tests, "func "+other[0]+"(t *testing.T)") {
@@ -72,14 +58,14 @@ func TestEachProblemIsShown(t *testing.T) {
 	}
 }
 
-// testsOfProject returns the texts of the tests of syncd and its packages.
-func testsOfProject(t *testing.T) string {
+// textOf returns the texts of the files that match patterns, which must match some.
+func textOf(t *testing.T, patterns ...string) string {
 	t.Helper()
 	var all strings.Builder
-	for _, pattern := range []string{"../*_test.go", "../*/*_test.go", "../../peers/*_test.go", "../../bench/*/*_test.go"} {
+	for _, pattern := range patterns {
 		files, err := filepath.Glob(pattern)
-		if err != nil {
-			t.Fatal(err)
+		if err != nil || len(files) == 0 {
+			t.Fatalf("files %s: got %q, %v, want some", pattern, files, err)
 		}
 		for _, file := range files {
 			text, err := os.ReadFile(file)

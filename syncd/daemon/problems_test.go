@@ -96,7 +96,7 @@ func TestUnreachableGossipIsAProblem(t *testing.T) {
 	n2.stop()
 	n1.config.Join, n1.config.ExpectedPeers = []string{n1.config.GossipListen}, config.PeerList{"n2"}
 	n1.start()
-	n1.shows("gossip-unreachable", problem.Critical, "join has no address of another node")
+	n1.shows("gossip-unreachable", problem.Critical, "no address in join has led to another node")
 	n2.start()
 	n1.ends("gossip-unreachable")
 }

@@ -96,31 +96,32 @@ func TestLateDeleteBeforeAClear(t *testing.T) {
 	}
 }
 
-// TestEarlyDeleteOfAPacket: two CPUs write and delete an entry at the same moment, and the event of the delete arrives first. A
-// reread finds no entry before the event of the write, and another one after it. The delete is that of the packet, also while
-// deletes by bpf(2) may belong to a clear.
+// TestEarlyDeleteOfAPacket: two CPUs write and delete an entry at the same moment, and the event of the delete arrives first. In
+// between, a reread finds no entry, or the table forgets the tombstone. After the event of the write, another reread finds no entry.
+// The delete is that of the packet, also while deletes by bpf(2) may belong to a clear.
 func TestEarlyDeleteOfAPacket(t *testing.T) {
-	r := newClearRig(t, 200)
-	r.clear(1, 2, idle, collector)
-	r.local(Accepted, idle+second, "delete k0 - packet 0")
-	r.tab.Update(func(tx *Tx) { tx.RequestReread(pad("k0", keySize)) })
-	r.rereadAbsent(idle + second)
-	r.local(Accepted, idle+second, "update k0 w packet 1")
-	r.local(Accepted, idle+second+2_000_000, "delete k0 - reread 0")
-}
-
-// TestEarlyDeleteOfAPacketIsForgotten: the event of a packet's delete precedes that of the write on another CPU, and the table
-// forgets the tombstone in between. The delete is that of the packet.
-func TestEarlyDeleteOfAPacketIsForgotten(t *testing.T) {
-	r := newClearRig(t, 200)
-	r.clear(1, 2, idle, collector)
-	r.local(Accepted, idle+second, "delete k0 - packet 0")
-	r.tab.Update(func(tx *Tx) {
-		_, s := tx.t.find(pad("k0", keySize))
-		tx.t.forget(s)
-	})
-	r.local(Accepted, idle+second, "update k0 w packet 1")
-	r.local(Accepted, idle+second+2_000_000, "delete k0 - reread 0")
+	key := pad("k0", keySize)
+	for name, between := range map[string]func(r clearRig){
+		"reread": func(r clearRig) {
+			r.tab.Update(func(tx *Tx) { tx.RequestReread(key) })
+			r.rereadAbsent(idle + second)
+		},
+		"forgotten": func(r clearRig) {
+			r.tab.Update(func(tx *Tx) {
+				_, s := tx.t.find(key)
+				tx.t.forget(s)
+			})
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newClearRig(t, 200)
+			r.clear(1, 2, idle, collector)
+			r.local(Accepted, idle+second, "delete k0 - packet 0")
+			between(r)
+			r.local(Accepted, idle+second, "update k0 w packet 1")
+			r.local(Accepted, idle+second+2_000_000, "delete k0 - reread 0")
+		})
+	}
 }
 
 // TestClearWaitsForALateDelete: the event of a packet's delete arrives after its absence has counted as a part of a clear. The
