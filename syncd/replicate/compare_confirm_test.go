@@ -117,7 +117,7 @@ func TestComparisonCountsRecordsAboveLimit(t *testing.T) {
 	if ok, _ := x.r.InSync(); ok {
 		t.Error("in sync without a comparison: got true, want false")
 	}
-	x.in.exceptions.addAboveLimit([]byte("k"), 5, target)
+	x.in.exceptions.addAboveLimit([]byte("k"), 5, target, false)
 	if ok, missing := x.r.InSync(); !ok {
 		t.Errorf("in sync with a peer above the limit: got false, missing %q, want true", missing)
 	}

@@ -297,7 +297,7 @@ func TestResyncWithRecordsAboveTheLimit(t *testing.T) {
 	for _, agreed := range []bool{false, true} {
 		x := newInboundFixture(t)
 		x.in.fullSyncDone, x.in.state = true, StateCaughtUp
-		x.in.exceptions.addAboveLimit([]byte("k"), 1, target)
+		x.in.exceptions.addAboveLimit([]byte("k"), 1, target, false)
 		x.in.noteInSync(10, at1000.Add(time.Second))
 		x.in.comparison.inSync = agreed
 		peers, _, _, unknown := x.r.resyncProgress(testMap, at1000)

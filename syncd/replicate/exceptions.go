@@ -119,18 +119,20 @@ func reasonOf(err error) string {
 	return strings.ToValidUTF8(err.Error()[:min(len(err.Error()), maxReason)], "")
 }
 
-// resolve removes an entry that is now held, or that no longer exists. The caller holds the table's
-// lock.
-func (e *exceptions) resolve(key []byte) {
+// resolve removes an entry that is now held, or that no longer exists. It reports whether aboveLimit counts the entry. The caller
+// holds the table's lock.
+func (e *exceptions) resolve(key []byte) (counted bool) {
 	if len(e.byKey) == 0 {
-		return
+		return false
 	}
 	// The lock is taken only if the entry exists: this runs for every delta.
-	if _, ok := e.byKey[string(key)]; ok {
+	if x, ok := e.byKey[string(key)]; ok {
+		counted = x.aboveLimit && x.syncNumber == e.syncNumber
 		e.mu.Lock()
 		e.remove(string(key))
 		e.mu.Unlock()
 	}
+	return counted
 }
 
 // beginSync starts a full sync. endSync removes the entries that the full sync does not contain.

@@ -18,7 +18,7 @@ func TestExceptionBounds(t *testing.T) {
 	var e exceptions
 	e.beginSync()
 	for i := range 3 {
-		e.addAboveLimit(fmt.Appendf(nil, "limit %d", i), 1, target)
+		e.addAboveLimit(fmt.Appendf(nil, "limit %d", i), 1, target, false)
 	}
 	for i := range maxExceptions + 2 {
 		e.add(fmt.Appendf(nil, "key %d", i), 1, target, errGap)
@@ -38,7 +38,7 @@ func TestExceptionBounds(t *testing.T) {
 func TestExceptionKeyLength(t *testing.T) {
 	for _, n := range []int{maxExceptionKey, maxExceptionKey + 1} {
 		var e exceptions
-		e.addAboveLimit(make([]byte, n), 1, target)
+		e.addAboveLimit(make([]byte, n), 1, target, false)
 		if remembered := len(e.byKey) == 1; remembered != (n <= maxExceptionKey) || e.aboveLimitCount() != 1 || e.count() != 1 {
 			t.Errorf("key of %d bytes: got stored %t, %d above the limit, %d in total, want %t, 1, 1", n, remembered, e.aboveLimitCount(), e.count(), n <= maxExceptionKey)
 		}

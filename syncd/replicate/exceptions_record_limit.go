@@ -10,15 +10,17 @@ import (
 // shows it as the reason of such an exception, and Resync wraps it.
 var errAboveLimit = errors.New("the table holds as many records as max-records-factor allows")
 
-// addAboveLimit counts a record that the limit of the table has rejected, and stores the first
+// addAboveLimit counts a record that the limit of the table has rejected, unless it is counted, and stores the first
 // maxListedExceptions of them. noteRejected logs them.
 //
 // Records above the limit count apart from other exceptions: there may be millions of them, and
 // they must not use up the room for the others. The caller holds the table's lock.
-func (e *exceptions) addAboveLimit(key []byte, version table.Version, owner table.Owner) {
+func (e *exceptions) addAboveLimit(key []byte, version table.Version, owner table.Owner, counted bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.aboveLimit++
+	if !counted {
+		e.aboveLimit++
+	}
 	if e.aboveLimitKeys >= maxListedExceptions || len(key) > maxExceptionKey {
 		return
 	}
@@ -42,8 +44,7 @@ func (e *exceptions) setAboveLimit(n int) {
 }
 
 // aboveLimitCount returns the number of the peer's records that are above the limit of the table.
-// It is exact after a comparison, and otherwise counts rejections: a record that is rejected twice
-// counts twice.
+// It is exact after a comparison. Before that, a record that is not stored counts twice if it is rejected twice.
 func (e *exceptions) aboveLimitCount() int {
 	e.mu.Lock()
 	defer e.mu.Unlock()

@@ -15,9 +15,9 @@ import (
 func TestRecordsAboveTheLimitAreListed(t *testing.T) {
 	var e exceptions
 	for i := range maxListedExceptions + 3 {
-		e.addAboveLimit(fmt.Appendf(nil, "k%03d", i), 5, target)
+		e.addAboveLimit(fmt.Appendf(nil, "k%03d", i), 5, target, false)
 	}
-	e.addAboveLimit(make([]byte, maxExceptionKey+1), 5, target)
+	e.addAboveLimit(make([]byte, maxExceptionKey+1), 5, target, false)
 	if len(e.byKey) != maxListedExceptions || e.aboveLimitKeys != maxListedExceptions || e.aboveLimitCount() != maxListedExceptions+4 {
 		t.Errorf("exceptions: got %d stored, %d above the limit, want %d, all above the limit, and %d",
 			len(e.byKey), e.aboveLimitCount(), maxListedExceptions, maxListedExceptions+4)
@@ -28,8 +28,17 @@ func TestRecordsAboveTheLimitAreListed(t *testing.T) {
 	if e.resolve([]byte("k000")); e.aboveLimitKeys != maxListedExceptions-1 {
 		t.Errorf("stored above the limit after one was resolved: got %d, want %d", e.aboveLimitKeys, maxListedExceptions-1)
 	}
-	if e.addAboveLimit([]byte("next"), 5, target); e.byKey["next"] == nil {
+	if e.addAboveLimit([]byte("next"), 5, target, false); e.byKey["next"] == nil {
 		t.Error("next record above the limit: got not stored, want stored")
+	}
+	for _, again := range []bool{false, true} { // a full sync counts anew, and a repair does not
+		if !again {
+			e.beginSync()
+		}
+		e.addAboveLimit([]byte("next"), 6, target, e.resolve([]byte("next")))
+		if n := e.aboveLimitCount(); n != 1 {
+			t.Errorf("record that is rejected in a full sync, and again %t: got %d above the limit, want 1", again, n)
+		}
 	}
 	e.add([]byte("range"), 1, target, errors.New("why"))
 	if e.setAboveLimit(2); e.aboveLimitCount() != 2 || len(e.byKey) != maxListedExceptions+1 {
@@ -53,7 +62,7 @@ func TestPeerAboveRecordLimit(t *testing.T) {
 	if x.in.exceptions.aboveLimitCount() != 0 {
 		t.Error("difference without a rejection: got above the limit, want not counted")
 	}
-	x.in.exceptions.addAboveLimit([]byte("k"), 5, target)
+	x.in.exceptions.addAboveLimit([]byte("k"), 5, target, false)
 	for _, c := range []struct {
 		synced bool
 		state  State
@@ -93,7 +102,7 @@ func TestResyncAboveRecordLimit(t *testing.T) {
 	x := newInboundFixture(t)
 	began := time.Now()
 	x.in.fullSyncDone, x.in.state = true, StateCaughtUp
-	x.in.exceptions.addAboveLimit([]byte("k"), 5, target)
+	x.in.exceptions.addAboveLimit([]byte("k"), 5, target, false)
 	peers, _, _, err := x.r.resyncProgress(testMap, began)
 	if len(peers) != 0 || err == nil {
 		t.Errorf("resync: got waiting for %v, error %v, want none and an error", peers, err)

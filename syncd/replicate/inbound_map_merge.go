@@ -254,7 +254,7 @@ func (in *inboundMap) mergeOne(w *wire.Delta, key []byte) (merged bool, err erro
 		}
 	}
 	// The record fits now, or its delete has arrived.
-	in.exceptions.resolve(w.Key)
+	counted := in.exceptions.resolve(w.Key)
 	// Records for a list are only compared. The stream or a repair brings them. Listing must not
 	// change the table: syncd diff only shows differences.
 	if in.resend != nil && in.resend.list != nil {
@@ -285,7 +285,7 @@ func (in *inboundMap) mergeOne(w *wire.Delta, key []byte) (merged bool, err erro
 			owner := in.tx.Owner(d.Owner)
 			in.result.rejected[rejectLimit]++
 			in.result.repeat = in.result.repeat || owner.Node == in.stream.r.opt.Self.Node
-			in.exceptions.addAboveLimit(w.Key, d.Version, owner)
+			in.exceptions.addAboveLimit(w.Key, d.Version, owner, counted)
 		} else {
 			// Another cause, such as a full table or an impossible owner, is retried with a full
 			// sync.
