@@ -85,6 +85,9 @@ func (m *Model) homeHasDelete(key int) bool {
 // not received that write, or a node has not received its record, the next daemon cannot detect that the delete was in
 // the map before the write.
 func (m *Model) Stopping(n *Node) {
+	if n.Daemon != nil && n.Daemon.m != n.Map {
+		m.unreadMap(n)
+	}
 	for i := range m.keys {
 		k := &m.keys[i]
 		if k.home != n.ID || !k.rewritten || n.Daemon == nil {

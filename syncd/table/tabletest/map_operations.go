@@ -47,8 +47,20 @@ func (m *Model) mapCopied(n *Node) {
 			k.raceOpen, k.racedBefore = true, true
 		case k.home == n.ID && e.live:
 			k.mayRevert, k.refilled = false, 0
-		case k.home >= 0 && k.home != n.ID && e.live && !k.isLast(e.value) && n.Daemon == nil:
-			k.contested = k.contested || k.gone // the next daemon may find no record of the key
+		}
+	}
+	if n.Daemon == nil {
+		m.unreadMap(n)
+	}
+}
+
+// unreadMap records that a map waits for the next daemon of a node. It may be a copy with a session of another node that has
+// ended. The next daemon may find no record of its key: neither its own, nor that of a peer that has forgotten the delete.
+func (m *Model) unreadMap(n *Node) {
+	for key := range m.keys {
+		k, e := &m.keys[key], &n.Map.entries[key]
+		if k.home >= 0 && k.home != n.ID && e.live && !k.isLast(e.value) {
+			k.contested = k.contested || k.gone
 		}
 	}
 }
