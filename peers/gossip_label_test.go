@@ -25,6 +25,9 @@ func TestClustersDoNotMerge(t *testing.T) {
 					b.logs.count("level=WARN", "gossip of another cluster rejected", "problem=cluster-differs", fmt.Sprintf(`\"%s\" there, and \"%s\" here`, names[0], names[1])) == 0 {
 					t.Errorf("log: want both names:\n%s", b.logs.String())
 				}
+				if b.logs.count("gossip warning") != 0 {
+					t.Errorf("log: want no other warning:\n%s", b.logs.String())
+				}
 				if len(a.Members())+len(b.Members()) != 0 {
 					t.Error("nodes of different clusters: got members, want none")
 				}

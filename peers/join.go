@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/netip"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -287,7 +288,8 @@ func (c *Cluster) joinOne(addr string) error {
 		return fmt.Errorf("join %s: %w: %s", addr, keyErrors[mismatch], keyHints[mismatch])
 	}
 	// The other side chooses the text of some errors.
-	return fmt.Errorf("join %s: %s", addr, printable.Truncated(rootCause(err).Error(), maxCause))
+	cause := strings.TrimPrefix(rootCause(err).Error(), "failed to join "+addr+": ")
+	return fmt.Errorf("join %s: %s", addr, printable.Truncated(cause, maxCause))
 }
 
 // rootCause returns the cause of memberlist's error for one address. memberlist's wrapping only

@@ -157,6 +157,7 @@ func splitLine(line string) (slog.Level, string) {
 func isDuplicateLine(text string) bool {
 	return strings.HasPrefix(text, "Conflicting address for ") ||
 		strings.HasPrefix(text, "ignoring alive message for ") ||
+		strings.Contains(text, clusterError("").Error()) ||
 		strings.HasPrefix(text, "Updating address for left or failed node ")
 }
 

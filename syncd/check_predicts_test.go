@@ -79,8 +79,25 @@ var predictions = map[string]prediction{
 		flags: []string{"--map=opaque=DIR/bpf/ct", "--attach=fexit"}, limits: []string{"--bounding-set=-perfmon,-sys_admin"}, problem: exits, texts: []string{"lacks CAP_PERFMON", "set attach: none"},
 	},
 	"state directory not writable": {
-		prepare: func(w *workplace) { w.readOnly("state") }, flags: []string{"--state-dir=DIR/state"}, problem: "state-not-saved",
+		prepare: func(w *workplace) { w.mount("state", unix.MS_RDONLY, "") }, flags: []string{"--state-dir=DIR/state"}, problem: "state-not-saved",
 		texts: []string{"state-dir", "read-only file system", "let the user of syncd write there"},
+	},
+	"state directory without files": {
+		flags: []string{"--state-dir=/proc/syncd"}, problem: "state-not-saved", texts: []string{"state-dir", "/proc cannot be written", "let the user of syncd write there"},
+	},
+	"state directory without space": {
+		prepare: func(w *workplace) { w.mount("state", 0, "size=4k"); w.write("state/full", strings.Repeat("x", 4096)) },
+		flags:   []string{"--state-dir=DIR/state"}, problem: "state-not-saved", texts: []string{"state-dir", "no space left on device"},
+	},
+	"directory in place of the state file": {
+		prepare: func(w *workplace) {
+			if err := os.MkdirAll(w.path("lb1.state.json/x"), 0o700); err != nil {
+				w.Fatal(err)
+			}
+		}, problem: "state-not-saved", texts: []string{"state-dir", "lb1.state.json is a directory: remove it"},
+	},
+	"control socket without files": {
+		flags: []string{"--control-socket=/proc/syncd/syncd.sock"}, problem: exits, texts: []string{"control-socket", "/proc cannot be written"},
 	},
 }
 
@@ -134,13 +151,13 @@ func TestCheckPredictsRun(t *testing.T) {
 	}
 }
 
-// readOnly mounts a file system without write access.
-func (w *workplace) readOnly(name string) {
+// mount mounts a file system in memory.
+func (w *workplace) mount(name string, flags uintptr, options string) {
 	w.Helper()
 	if err := os.Mkdir(w.path(name), 0o700); err != nil {
 		w.Fatal(err)
 	}
-	if err := unix.Mount("tmpfs", w.path(name), "tmpfs", unix.MS_RDONLY, ""); err != nil {
+	if err := unix.Mount("tmpfs", w.path(name), "tmpfs", flags, options); err != nil {
 		w.Fatalf("mount a file system (needs root): %v", err)
 	}
 	w.Cleanup(func() { _ = unix.Unmount(w.path(name), unix.MNT_DETACH) })

@@ -202,14 +202,14 @@ func healthy(p *daemon.PeerStatus, m *daemon.PeerMapStatus) bool {
 		(m.Report == nil || m.Report.NotHeld() == 0)
 }
 
-// peerFill returns how many entries the peer does not hold, and how many its map has at most: it may lack more records of other
-// nodes.
+// peerFill returns how many entries the peer does not hold, and how many its map has at most: an LRU map may have
+// evicted entries of other nodes.
 func peerFill(m *daemon.PeerMapStatus) (notHeld, fill string) {
 	r := m.Report
 	if r == nil {
 		return "?", "?"
 	}
-	return fmt.Sprint(r.NotHeld()), fmt.Sprintf("%d/%d", min(r.Live-min(r.Live, r.Failed+r.Evicted), uint64(r.MaxEntries)), r.MaxEntries)
+	return fmt.Sprint(r.NotHeld()), fmt.Sprintf("%d/%d", min(r.Live-min(r.Live, max(r.Failed, r.FailedAll)+r.Evicted), uint64(r.MaxEntries)), r.MaxEntries)
 }
 
 func printPeerMap(w io.Writer, p *daemon.PeerStatus, m *daemon.PeerMapStatus) {

@@ -107,7 +107,7 @@ func TestStatusListsUnheldEntries(t *testing.T) {
 			Report: &daemon.PeerReport{Live: 500, MaxEntries: 300, Failed: 200, Refused: 1, Exceptions: list},
 		}, {
 			// The map of a third node lacks records of all nodes, and reports those of this node.
-			Name: "full", State: "caught_up", SendState: "served", Agreed: true, Report: &daemon.PeerReport{Live: 500, MaxEntries: 300, Failed: 100},
+			Name: "full", State: "caught_up", SendState: "served", Agreed: true, Report: &daemon.PeerReport{Live: 500, MaxEntries: 300, Failed: 100, FailedAll: 250},
 		}, {
 			Name: "lru", State: "caught_up", SendState: "served", Agreed: true, Report: &daemon.PeerReport{Live: 800, MaxEntries: 512, Failed: 300, Evicted: 116},
 		}, {Name: "fw", State: "pending", SendState: "waiting"}, {Name: "nat", State: "caught_up", SendState: "waiting", Agreed: true}}}},
@@ -115,7 +115,7 @@ func TestStatusListsUnheldEntries(t *testing.T) {
 	text := printed(t, &s)
 	for _, want := range []string{
 		`lb3 +ct +caught_up +served +yes +0 +0s +201 +300/300`,
-		`lb3 +full +caught_up +served +yes +0 +0s +100 +300/300`,
+		`lb3 +full +caught_up +served +yes +0 +0s +100 +250/300`,
 		`lb3 +lru +caught_up +served +yes +0 +0s +416 +384/512`,
 		`CRITICAL failed-writes, map ct, for 0 s: 2 entries do not go into the kernel map \(10 records for 8\n +entries\)\n  remedy: enlarge the map ct of the load balancer$`,
 		`WARNING undetected-programs, map ct, tracer \(Kprobe, id 9\), for 0 s: only scans find the writes of\n +program tracer \(Kprobe, id 9\)$`,

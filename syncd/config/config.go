@@ -224,7 +224,25 @@ func (c *Config) Validate() error {
 	if _, err := c.ScanCPUSet(); err != nil {
 		errs = append(errs, fmt.Errorf("scan-cpus: %w", err))
 	}
+	if each := leaves(errs); len(each) > maxProblems {
+		return errors.Join(append(each[:maxProblems], fmt.Errorf("and %d more problems", len(each)-maxProblems))...)
+	}
 	return errors.Join(errs...)
+}
+
+// maxProblems bounds the problems of settings that an error lists.
+const maxProblems = 100
+
+// leaves returns the errors that errs join.
+func leaves(errs []error) (each []error) {
+	for _, err := range errs {
+		if joined, ok := err.(interface{ Unwrap() []error }); ok {
+			each = append(each, leaves(joined.Unwrap())...)
+		} else if err != nil {
+			each = append(each, err)
+		}
+	}
+	return each
 }
 
 // usableNode reports whether name is a valid node name. Peers refuse a name that is not printable.

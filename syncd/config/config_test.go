@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -134,6 +135,18 @@ func TestMapsAreLimitedAndDistinct(t *testing.T) {
 		if err := c.Validate(); err == nil || !strings.Contains(err.Error(), "a is the same kernel map") {
 			t.Errorf("validate maps %q: got error %v, want it to contain \"a is the same kernel map\"", same, err)
 		}
+	}
+}
+
+// TestListOfProblemsIsBounded: a file of unusable maps has a short error.
+func TestListOfProblemsIsBounded(t *testing.T) {
+	c := Default()
+	for i := range 10_000 {
+		c.Maps = append(c.Maps, fmt.Sprint("bad:", i))
+	}
+	err := c.Validate()
+	if err == nil || strings.Count(err.Error(), "\n") != maxProblems || !regexp.MustCompile(`\nand [0-9]+ more problems$`).MatchString(err.Error()) {
+		t.Errorf("10,000 unusable maps: got %.300v, want %d problems and their number", err, maxProblems)
 	}
 }
 

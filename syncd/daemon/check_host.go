@@ -35,7 +35,11 @@ func (k *checker) checkFiles() {
 		k.fail("state-dir", fmt.Errorf("%w; let the user of syncd write there: otherwise ended sessions may come back from peers after a restart of syncd", err))
 	}
 	path := filepath.Join(c.StateDir, c.NodeName+".state.json")
-	if info, err := os.Lstat(path); err == nil && !info.Mode().IsRegular() {
+	switch info, err := os.Lstat(path); {
+	case err != nil || info.Mode().IsRegular():
+	case info.IsDir():
+		k.fail("state-dir", fmt.Errorf("%s is a directory: remove it, or set another state-dir", path))
+	default:
 		k.warn("state-dir", "%s is not a regular file (%s): it is replaced at the start", path, info.Mode())
 	}
 	k.checkPinDir()
@@ -57,10 +61,21 @@ func checkWritable(dir string) error {
 		}
 		break
 	}
-	if err := unix.Faccessat(unix.AT_FDCWD, dir, unix.W_OK|unix.X_OK, unix.AT_EACCESS); err != nil {
+	if err := tryWrite(dir); err != nil {
 		return fmt.Errorf("%s cannot be written: %w", dir, err)
 	}
 	return nil
+}
+
+// tryWrite writes a file in a new directory, and removes both. Only that shows what a file system without files, or without space,
+// refuses.
+func tryWrite(dir string) (err error) {
+	made, err := os.MkdirTemp(dir, ".syncd-check-")
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(made)) }()
+	return os.WriteFile(filepath.Join(made, "file"), []byte{'\n'}, 0o600)
 }
 
 // checkPinDir checks the folders of the pins of drained maps.

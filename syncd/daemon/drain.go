@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -112,7 +113,8 @@ func (r *drain) begin(since time.Time) {
 func (d *Daemon) requireReceiver() error {
 	peers := d.replicator.Status()
 	if len(peers) == 0 {
-		return fmt.Errorf("drain: %w", ErrLastNode)
+		r, _ := d.redundancy(time.Now())
+		return fmt.Errorf("drain: %w: %s", ErrLastNode, cmp.Or(r.Problem, "no peer is connected"))
 	}
 	if reasons, _ := withoutReceiver(d.mapRedundancy(peers), peers); len(reasons) > 0 {
 		return fmt.Errorf("drain: %w: %s", ErrLastNode, strings.Join(reasons, "; "))

@@ -235,6 +235,7 @@ type PeerReport struct {
 	State      string      `json:"state,omitempty"`   // of the peer: ready, not_ready or drained; absent: unknown
 	Failed     uint64      `json:"failed_writes"`     // entries of this node that its kernel map has no room for, or refuses
 	Evicted    uint64      `json:"evicted_entries"`   // entries of this node that its LRU map has evicted
+	FailedAll  uint64      `json:"failed_writes_all"` // like Failed, of the entries of all nodes
 	Displaced  uint64      `json:"displaced_entries"` // entries that newer ones ever displaced from it
 	Refused    uint64      `json:"refused_entries"`   // entries of this node that it cannot hold
 	Exceptions []Exception `json:"exceptions,omitempty"`
@@ -370,7 +371,7 @@ func peerReport(r *replicate.Report) *PeerReport {
 	}
 	return &PeerReport{
 		At: r.At, Live: r.Live, MaxEntries: r.Kernel.MaxEntries, Type: mapTypeName(r.Kernel.Type), Flags: r.Kernel.Flags,
-		State: nodeStateName(r.State), Failed: r.Failed, Evicted: r.Evicted, Displaced: r.Displaced,
+		State: nodeStateName(r.State), Failed: r.Failed, Evicted: r.Evicted, FailedAll: r.FailedOfAll, Displaced: r.Displaced,
 		Refused: r.Refused, Exceptions: exceptions(r.Exceptions),
 	}
 }

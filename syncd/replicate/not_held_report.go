@@ -31,6 +31,8 @@ type Report struct {
 	// Failed is the number of this node's live records that the peer's kernel map has no room for or refuses. Evicted is the
 	// number of those that its LRU map has evicted. A peer of an older release reports the Failed records of all owners together.
 	Failed, Evicted uint64
+	// FailedOfAll is the number of live records, of all owners, that the peer's kernel map has no room for or refuses.
+	FailedOfAll uint64
 	// Displaced is the number of records, of all owners, ever displaced from its kernel map.
 	Displaced uint64
 	// Refused is the number of this node's entries that the peer cannot hold.
@@ -191,7 +193,7 @@ func (out *outboundMap) lastReport() (r Report) {
 	count := func(n uint64) uint64 { return min(n, maxCount) }
 	r = Report{
 		At: got.at, Position: m.GetPosition(), Live: count(m.GetLive()), Failed: count(m.GetSenderFailed()), Evicted: count(m.GetSenderEvicted()),
-		Displaced: count(m.GetDisplaced()), Refused: count(m.GetRefused()),
+		FailedOfAll: count(m.GetFailed()), Displaced: count(m.GetDisplaced()), Refused: count(m.GetRefused()),
 		Kernel: KernelMap{MaxEntries: int(count(m.GetMaxEntries())), Type: m.GetType(), Flags: m.GetFlags()},
 		State:  m.GetState(),
 	}

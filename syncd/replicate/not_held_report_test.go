@@ -193,7 +193,7 @@ func TestStatusContainsLastReport(t *testing.T) {
 		t.Errorf("status: got a report at %s of %d entries that are not held, want 23, not before %s", r.At, r.NotHeld(), begun)
 	}
 	want := Report{
-		At: r.At, Position: 3, Live: 4, Failed: 6, Evicted: 9, Displaced: 7, Refused: 8, Exceptions: r.Exceptions,
+		At: r.At, Position: 3, Live: 4, Failed: 6, Evicted: 9, FailedOfAll: 60, Displaced: 7, Refused: 8, Exceptions: r.Exceptions,
 		Kernel: KernelMap{MaxEntries: 5, Type: MapTypeLRUHash, Flags: 2}, State: NodeStateReady,
 	}
 	if !reflect.DeepEqual(r, want) {
