@@ -146,7 +146,13 @@ func (p *procedures) clear() {
 // enlarge replaces lb1's map by an empty one with twice the capacity.
 func (p *procedures) enlarge() {
 	p.t.Helper()
-	old := p.open("lb1")
+	p.resize("lb1", func(entries uint32) uint32 { return 2 * entries })
+}
+
+// resize replaces the map of a node by an empty one.
+func (p *procedures) resize(node string, entries func(uint32) uint32) {
+	p.t.Helper()
+	old := p.open(node)
 	defer old.Close()
 	info, err := old.Info()
 	if err != nil {
@@ -162,7 +168,7 @@ func (p *procedures) enlarge() {
 	if err != nil {
 		p.t.Fatal(err)
 	}
-	spec := ebpf.MapSpec{Type: info.Type, KeySize: info.KeySize, ValueSize: info.ValueSize, MaxEntries: 2 * info.MaxEntries, Flags: info.Flags}
+	spec := ebpf.MapSpec{Type: info.Type, KeySize: info.KeySize, ValueSize: info.ValueSize, MaxEntries: entries(info.MaxEntries), Flags: info.Flags}
 	for name, typ := range map[string]*btf.Type{"session_key": &spec.Key, "session": &spec.Value} {
 		if *typ, err = types.AnyTypeByName(name); err != nil {
 			p.t.Fatal(err)
@@ -174,11 +180,11 @@ func (p *procedures) enlarge() {
 		p.t.Fatal(err)
 	}
 	defer larger.Close()
-	next := p.pin("lb1") + "_next"
+	next := p.pin(node) + "_next"
 	if err := larger.Pin(next); err != nil {
 		p.t.Fatal(err)
 	}
-	if err := os.Rename(next, p.pin("lb1")); err != nil {
+	if err := os.Rename(next, p.pin(node)); err != nil {
 		p.t.Fatal(err)
 	}
 }

@@ -44,14 +44,13 @@ var remediesNotRun = map[string]string{
 	"clock":                "the command changes the clock of the host. TestClockProblemsAreReported has the fault",
 	"memory-corrupt":       "only damaged memory causes it",
 	"scan-failing":         "the command reads the journal of the unit, and a test cannot make the kernel refuse a read",
-	"stream-missing":       "netcat is not installed on all machines",
+	"stream-missing":       "netcat, and filters of packets that break a stream, are not installed on all machines. syncd/daemon has the fault",
 	"in-place-unavailable": "it depends on the hooks of the kernel",
 	"unsent-entries":       "the entries of the quick start have no padding. syncd/daemon has the fault",
 	"peer-unsent-entries":  "as unsent-entries",
 	"refused-entries":      "both nodes of the quick start have the same types. syncd/daemon has the fault",
 	"divergent":            "repair ends it before a command could. syncd/replicate has the fault",
 	"false-digests":        "only a hostile peer causes it. syncd/replicate has the fault",
-	"not-held":             "the maps of the quick start have one size. TestOutputsOnPages has the fault",
 	"stream-refused":       "it lasts 2 min after the last event",
 }
 
@@ -82,6 +81,9 @@ var remedyCases = []remedyCase{
 	{id: "map-unserved", peer: true, fault: shell("restart 2 ct_map other_map"), steps: []remedyStep{
 		listing("syncd status --problems", 1), operator("restart 2 other_map ct_map"),
 	}},
+	{id: "not-held", fault: func(r *remedies) { r.write(); r.resize("lb2", func(uint32) uint32 { return sessionsOfProcedures / 2 }) }, steps: []remedyStep{
+		listing("syncd diff ct_map", 1), operator("rm bpf/lb2/ct_map; sessions create bpf/lb2/ct_map"),
+	}, after: func(r *remedies) { r.holds("lb2", sessionsOfProcedures) }},
 }
 
 // shell returns a fault that commands of the shell bring about.

@@ -1,7 +1,9 @@
 package daemon
 
 import (
+	"cmp"
 	"fmt"
+	"net"
 	"time"
 
 	"mapsync/syncd/problem"
@@ -10,7 +12,7 @@ import (
 // peer adds the problems with a live peer.
 func (f *finder) peer(p *PeerStatus) {
 	add := func(text string) {
-		f.add(problem.Problem{ID: "stream-missing", Peer: p.Node, Text: text, Remedy: remedyOfRefusal(p.Error)})
+		f.add(problem.Problem{ID: "stream-missing", Peer: p.Node, Text: text, Remedy: cmp.Or(remedyOfRefusal(p.Error), openPort(p.Address))})
 	}
 	switch {
 	case !p.Receiving && !p.Sending:
@@ -30,6 +32,15 @@ func (f *finder) peer(p *PeerStatus) {
 	for i := range p.Maps {
 		f.peerMap(p, &p.Maps[i])
 	}
+}
+
+// openPort returns the remedy for a peer that does not answer at an address.
+func openPort(addr string) string {
+	host, port, err := net.SplitHostPort(addr)
+	if err != nil {
+		return ""
+	}
+	return fmt.Sprintf("open the port of grpc-listen on both nodes: nc -vz %s %s", host, port)
 }
 
 // peerMap adds the problems of a map with a live peer.
