@@ -114,7 +114,7 @@ func (s *source) snapshot() *sourceSnapshot {
 
 // addStaleEntries writes old entries of some live flows into a map, as if the map had not been written
 // for a while. The peers may have forgotten the deletes of other flows: the joiner's former incarnation
-// acknowledged them.
+// acknowledged them. They keep those from now on, because the joiner is away.
 func (s *source) addStaleEntries(m *ebpf.Map) {
 	now := s.snapshot()
 	key, value := make([]byte, s.shape.key), make([]byte, s.shape.value)

@@ -108,6 +108,8 @@ func newStressCluster(t *testing.T, random *rand.Rand) *stressCluster {
 		m := pinned(t, path, uint32(c.shape.key), uint32(c.shape.value), uint32(c.shape.room()))
 		n := newNode(t, i+1, "ct="+path)
 		n.config.SyncTimeout = 30 * time.Second
+		// The peers keep deletes until they have seen the joiner.
+		n.config.ExpectedPeers = config.PeerList{"n1", "n2", "n3"}
 		n.config.BufferSize = 64 << 20 // a change that is lost and overwritten before a scan is never found
 		c.proxies[i] = newFaultyProxy(t, loopback(i+1)+":7957", n.config.GRPCListen)
 		n.config.GRPCAdvertise = loopback(i+1) + ":7957"

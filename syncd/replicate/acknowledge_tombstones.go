@@ -43,7 +43,7 @@ func (r *Replicator) acknowledge(now time.Time) {
 		if m.unsentDeletes.stored() {
 			m.resendSendable()
 		}
-		position := v.position(m)
+		position := m.arrivals.settle(v, v.position(m), m.table.Stats().Tombstones > 0)
 		m.table.View(func(tx *table.Tx) { tx.SetAcknowledged(position) })
 		v.forgetUnheldOverflow(m)
 	}

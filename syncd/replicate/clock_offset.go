@@ -47,8 +47,11 @@ type peerClock struct {
 	lastProbe uint64
 	// unsynchronised is ClockReply.Unsynchronised of the latest reply.
 	unsynchronised bool
-	// probeNow makes a probe due before the next interval: this node's clock was set.
+	// probeNow makes a probe due before the next interval: this node's clock was set, or an arrival waits for a reply.
 	probeNow bool
+	// answered is when the last probe with a reply was sent; zero: there is none on this stream. What the peer had sent before it
+	// received that probe has arrived, because the reply comes after it.
+	answered time.Time
 }
 
 // clockProbe is a probe that was sent and not answered yet. It does not change.
@@ -97,6 +100,7 @@ func (c *peerClock) handleReply(m *mapsyncv1.ClockReply, clock int64, now time.T
 		return fmt.Errorf("receive answer to unknown clock probe %d: %w", m.GetProbeSent(), errProtocol)
 	}
 	asked := c.pending[0].sentAt
+	c.answered = asked
 	c.pending = append(c.pending[:0], c.pending[1:]...)
 	if m.GetClock() > maxClock || m.GetReceived() > m.GetClock() {
 		return fmt.Errorf("receive clock reply with clock %d and receive time %d: %w", m.GetClock(), m.GetReceived(), errProtocol)

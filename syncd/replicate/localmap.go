@@ -63,6 +63,8 @@ type localMap struct {
 	unsentDeletes exceptions
 	// sendable are keys that have left unsent because their records can be sent now. The table's lock guards it.
 	sendable [][]byte
+	// arrivals delays the acknowledgements of peers. Only the goroutine of Run uses it.
+	arrivals arrivals
 	// overflowHead is the head of the table plus 1 when forgetUnheldOverflow found that all records had been received; 0: they are not. Only
 	// the goroutine of Run uses it.
 	overflowHead uint64
