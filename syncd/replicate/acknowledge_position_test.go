@@ -63,6 +63,7 @@ func TestAcknowledgedPositionNeverDecreases(t *testing.T) {
 	}
 	// The position of a peer that has not merged all deletes does not count for tombstones.
 	out.serving.Store(true)
+	out.peerReport.Store(readyReport)
 	for unheld, want := range map[bool]uint64{true: 0, false: 20} {
 		if err := s.handleAck(&mapsyncv1.Ack{Map: 1, Position: 20, Unheld: unheld}); err != nil {
 			t.Fatalf("handle acknowledgement: got error %v, want nil", err)

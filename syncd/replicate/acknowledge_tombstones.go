@@ -148,7 +148,8 @@ const (
 
 // ackedPosition returns the position of a map that the peer has acknowledged. For an observer,
 // which acknowledges nothing, it returns the position sent. The position is 0 for ackNone and
-// ackPending, and while the peer has not merged all deletes that it acknowledges, for a lifetime of tombstones at most.
+// ackPending, while the peer has not merged all deletes that it acknowledges, for a lifetime of tombstones at most, and while the
+// peer is not ready.
 func (s *outboundStream) ackedPosition(m *localMap, now time.Time) (position uint64, state ackState) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -161,6 +162,8 @@ func (s *outboundStream) ackedPosition(m *localMap, now time.Time) (position uin
 			}
 		case out.observe:
 			return out.sentPosition.Load(), ackObserver
+		case out.peerIsUnready():
+			return 0, ackServed
 		case out.unheld.Load() && m.unheldPeers.hold(s.target.Node, now, m.table.TombstoneTTL()):
 			return 0, ackServed
 		default:
@@ -168,6 +171,13 @@ func (s *outboundStream) ackedPosition(m *localMap, now time.Time) (position uin
 		}
 	}
 	return 0, ackNone
+}
+
+// peerIsUnready reports whether the peer is not ready, or has yet to report its state. It may then have older records of keys that
+// other nodes have deleted, and acknowledges only the changes of this node.
+func (out *outboundMap) peerIsUnready() bool {
+	report := out.peerReport.Load()
+	return report == nil || report.m.GetState() == NodeStateNotReady
 }
 
 // servedMap returns the stream of a map that is served to a replica, or nil.

@@ -8,6 +8,9 @@ import (
 	"mapsync/syncd/replicate/wire"
 )
 
+// readyReport is the report of a peer that is ready.
+var readyReport = &receivedReport{m: &mapsyncv1.MapReport{State: NodeStateReady}}
+
 // TestAcknowledgedPositionOfAllNodes checks up to which position a table may forget tombstones early.
 func TestAcknowledgedPositionOfAllNodes(t *testing.T) {
 	now := time.Now()
@@ -15,9 +18,19 @@ func TestAcknowledgedPositionOfAllNodes(t *testing.T) {
 		change func(v *ackSnapshot, x, c *outboundMap)
 		want   uint64
 	}{
-		"all peers acknowledge":                          {func(*ackSnapshot, *outboundMap, *outboundMap) {}, 10},
-		"the slower peer limits the position":            {func(_ *ackSnapshot, _, c *outboundMap) { c.ackedPosition.Store(7) }, 7},
-		"the other peer limits the position":             {func(_ *ackSnapshot, x, _ *outboundMap) { x.ackedPosition.Store(7) }, 7},
+		"all peers acknowledge":               {func(*ackSnapshot, *outboundMap, *outboundMap) {}, 10},
+		"the slower peer limits the position": {func(_ *ackSnapshot, _, c *outboundMap) { c.ackedPosition.Store(7) }, 7},
+		"the other peer limits the position":  {func(_ *ackSnapshot, x, _ *outboundMap) { x.ackedPosition.Store(7) }, 7},
+		"a peer is not ready": {func(_ *ackSnapshot, _, c *outboundMap) {
+			c.peerReport.Store(&receivedReport{&mapsyncv1.MapReport{State: NodeStateNotReady}, now})
+		}, 0},
+		"a peer is drained": {func(_ *ackSnapshot, _, c *outboundMap) {
+			c.peerReport.Store(&receivedReport{&mapsyncv1.MapReport{State: NodeStateDrained}, now})
+		}, 10},
+		"a peer does not know whether it is ready": {func(_ *ackSnapshot, _, c *outboundMap) {
+			c.peerReport.Store(&receivedReport{&mapsyncv1.MapReport{}, now})
+		}, 10},
+		"a peer has yet to report":                       {func(_ *ackSnapshot, _, c *outboundMap) { c.peerReport.Store(nil) }, 0},
 		"a peer is not served yet":                       {func(_ *ackSnapshot, _, c *outboundMap) { c.serving.Store(false) }, 0},
 		"a peer has no stream":                           {func(v *ackSnapshot, _, _ *outboundMap) { v.streams = v.streams[:1] }, 0},
 		"a new stream has no subscription":               {func(_ *ackSnapshot, _, c *outboundMap) { c.unsubscribed.Store(true) }, 0},
@@ -58,6 +71,7 @@ func TestAcknowledgedPositionOfAllNodes(t *testing.T) {
 			out := newOutboundMap(s, &mapsyncv1.MapSubscription{Map: 1, Name: testMap}, allOrphaned)
 			out.serving.Store(true)
 			out.ackedPosition.Store(10)
+			out.peerReport.Store(readyReport)
 			s.maps = []*outboundMap{out}
 			v.live[owner.Node], v.streams, maps = owner, append(v.streams, s), append(maps, out)
 		}
@@ -156,6 +170,7 @@ func TestTombstonesAreKeptWhileRecordsAreFiltered(t *testing.T) {
 	sender := newOutboundStream(r, p.owner(), nil)
 	out := newOutboundMap(sender, &mapsyncv1.MapSubscription{Map: 1, Name: testMap}, allOrphaned)
 	out.serving.Store(true)
+	out.peerReport.Store(readyReport)
 	out.ackedPosition.Store(10)
 	sender.maps = []*outboundMap{out}
 	r.inboundStreams["x"], r.outboundStreams[sender] = s, struct{}{}

@@ -286,9 +286,8 @@ func TestCompareWithDifferentDigestKeys(t *testing.T) {
 		t.Errorf("in sync with different digest keys: got %t, missing %q, want false and a/%s only, unknown because of another digest key",
 			ok, missing, testMap)
 	}
-	if ok, waiting := b.r.InitialSyncDone(); !ok {
-		t.Errorf("initial sync with different digest keys: got waiting %v, want done", waiting)
-	}
+	poll.Within(t, deadline, "the initial sync is done", func() bool { ok, _ := b.r.InitialSyncDone(); return ok },
+		func() any { _, waiting := b.r.InitialSyncDone(); return waiting })
 	if s := b.r.Stats(); s.Repairs != 0 || s.DigestsDivergent != 0 || s.DigestsImpossible == 0 {
 		t.Errorf("counters with different digest keys: got %+v, want no repairs, no divergent digests and at least one impossible digest",
 			s)

@@ -99,7 +99,9 @@ func TestFallbackSenderPerMap(t *testing.T) {
 			a.addOrphaned("z", 0, orphaned, 1)
 			connectNodes(a, b, x)
 			poll.Within(t, deadline, "b holds the records of a", func() bool { return len(live(b.tb)) == orphaned })
-			d := startKeyedNode(t, "d", 200, route.option)
+			// A sender that a starved machine delays does not count as stalled, or others would send the records again.
+			d := startNode(t, "d", 200, newKeyedTable(t, table.Owner{Node: "d", Incarnation: 200}, "k"), route.option, shortCompare, shortTimeouts,
+				func(o *Options) { o.stallTimeout = deadline })
 			connectNodes(a, b, x, d)
 			poll.Within(t, deadline, "the joiner holds all records", func() bool {
 				inSync, _ := d.r.InSync()
