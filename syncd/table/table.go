@@ -13,8 +13,7 @@ import (
 // DefaultTombstoneTTL is the default of Options.TombstoneTTL.
 const DefaultTombstoneTTL = 15 * time.Minute
 
-// DefaultTombstoneGrace is the default of Options.TombstoneGrace. A stream without messages ends within
-// that time, and its outstanding deltas are lost with it.
+// DefaultTombstoneGrace is the default of Options.TombstoneGrace. Few records arrive later than that.
 const DefaultTombstoneGrace = 5 * time.Second
 
 // DefaultMaxTombstones is the minimum of the default of Options.MaxTombstones.

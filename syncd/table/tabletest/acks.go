@@ -3,8 +3,8 @@ package tabletest
 import "mapsync/syncd/table"
 
 // acknowledge sets the position that all other nodes have acknowledged, as acknowledge_tombstones.go of
-// syncd/replicate does. Tombstones up to it are forgotten early, so a position that is too high would
-// revive deleted keys.
+// syncd/replicate does, which also waits for nodes that are not ready, and for records under way. Tombstones up to it are forgotten
+// early, so a position that is too high would revive deleted keys.
 func (d *Daemon) acknowledge() {
 	position := d.acknowledged()
 	d.tab.Update(func(tx *table.Tx) { tx.SetAcknowledged(position) })
