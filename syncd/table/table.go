@@ -52,8 +52,7 @@ type Options struct {
 	// Zero means DefaultTombstoneTTL.
 	TombstoneTTL time.Duration
 	// TombstoneGrace is the minimum lifetime of a tombstone that every node that may hold a record has
-	// acknowledged. It must exceed the time that a record of another node needs to arrive. Zero means
-	// DefaultTombstoneGrace. See SetAcknowledged.
+	// acknowledged. Zero means DefaultTombstoneGrace. See SetAcknowledged.
 	TombstoneGrace time.Duration
 	// MaxTombstones is the highest number of tombstones. Above it the table forgets the oldest ones. Zero
 	// means twice MaxEntries, and at least DefaultMaxTombstones.

@@ -18,7 +18,7 @@ func (tx *Tx) ExpireUnwritten(now int64, limit int) (more bool) {
 }
 
 // SetAcknowledged sets the position up to which every node that may hold a record has acknowledged this
-// table's changes as applied to its kernel map. Expire forgets tombstones up to it after
+// table's changes as applied to its kernel map, and has no older record on its way. Expire forgets tombstones up to it after
 // Options.TombstoneGrace. Position 0 means that such a node is unreachable. Tombstones are then kept for
 // Options.TombstoneTTL.
 func (tx *Tx) SetAcknowledged(position uint64) { tx.t.acked = min(position, tx.t.seq) }
