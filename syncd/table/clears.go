@@ -133,6 +133,9 @@ func (t *Table) holdDelete(c *Change, s uint32) Outcome {
 	again, late := t.uncertain(c, m), t.lateWrite(c, m)
 	t.clearDirty(s)
 	t.invalidateReadings(s)
+	if c.Context == ContextSyscall && c.Time-m.seen > timestampMargin {
+		m.flags &^= flagPacketDelete // bpf(2) has found the entry since then
+	}
 	e := heldDelete{
 		when: c.Time, since: max(t.now, c.Time), version: m.version, slot: s, context: c.Context, caller: x.callerIndex(caller),
 		used:  int64(t.versionAt(c.Time))-int64(t.changed(m.version)) <= int64(t.opt.ClearUse), // versions follow the wall clock

@@ -137,3 +137,16 @@ func TestClearWaitsForALateDelete(t *testing.T) {
 	r.settle(idle+11*second, idle+12*second, nil)
 	r.wantLive(199, 198, 1)
 }
+
+// TestClearAfterADeleteOfAPacket: a packet deletes an entry, and it is written again. A reread is still to come when the load balancer
+// clears its map. The absence is that of the clear, because bpf(2) has found the entry.
+func TestClearAfterADeleteOfAPacket(t *testing.T) {
+	r := newClearRig(t, 200)
+	r.local(Accepted, idle, "delete k0 - packet 0")
+	r.local(Accepted, idle+500_000, "update k0 w packet 1")
+	r.local(Unchanged, idle+second, "update k0 w reread 0")
+	r.clear(0, 200, idle+3*second, young)
+	r.local(Unchanged, idle+5*second, "delete k0 - reread 0")
+	r.settle(idle+5*second, idle+15*second, nil)
+	r.wantLive(200, 200, 1)
+}
