@@ -148,8 +148,8 @@ const (
 
 // ackedPosition returns the position of a map that the peer has acknowledged. For an observer,
 // which acknowledges nothing, it returns the position sent. The position is 0 for ackNone and
-// ackPending, while the peer has not merged all deletes that it acknowledges, for a lifetime of tombstones at most, and while the
-// peer is not ready.
+// ackPending, and, for a lifetime of tombstones at most, while the peer has not merged all deletes that it acknowledges, or is not
+// ready.
 func (s *outboundStream) ackedPosition(m *localMap, now time.Time) (position uint64, state ackState) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -162,7 +162,7 @@ func (s *outboundStream) ackedPosition(m *localMap, now time.Time) (position uin
 			}
 		case out.observe:
 			return out.sentPosition.Load(), ackObserver
-		case out.peerIsUnready():
+		case out.peerIsUnready() && now.Sub(s.startedAt) < m.table.TombstoneTTL():
 			return 0, ackServed
 		case out.unheld.Load() && m.unheldPeers.hold(s.target.Node, now, m.table.TombstoneTTL()):
 			return 0, ackServed

@@ -24,6 +24,10 @@ func TestAcknowledgedPositionOfAllNodes(t *testing.T) {
 		"a peer is not ready": {func(_ *ackSnapshot, _, c *outboundMap) {
 			c.peerReport.Store(&receivedReport{&mapsyncv1.MapReport{State: NodeStateNotReady}, now})
 		}, 0},
+		"a peer has not been ready for the TTL": {func(v *ackSnapshot, _, c *outboundMap) {
+			c.peerReport.Store(&receivedReport{&mapsyncv1.MapReport{State: NodeStateNotReady}, now})
+			v.now = now.Add(time.Hour)
+		}, 10},
 		"a peer is drained": {func(_ *ackSnapshot, _, c *outboundMap) {
 			c.peerReport.Store(&receivedReport{&mapsyncv1.MapReport{State: NodeStateDrained}, now})
 		}, 10},
