@@ -79,7 +79,9 @@ func (k *checker) checkAbsent(m *replica) {
 		k.fail("map", fmt.Errorf("%s: %s: %s", m.name, text, problem.Of("bpf-file-system").Remedy))
 		return
 	}
-	k.warn("map", "%s: no such kernel map yet, syncd waits for it: %s", m.name, m.ref.Absence())
+	if text := m.ref.Absence(); text != "" {
+		k.warn("map", "%s: no such kernel map yet, syncd waits for it: %s", m.name, text)
+	}
 }
 
 // checkTypes checks the types of a kernel map with the settings that concern its fields. It reports whether the types can be read.

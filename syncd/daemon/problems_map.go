@@ -21,7 +21,7 @@ func (f *finder) mapProblems(m *MapStatus) {
 		add("map-refused", m.Error)
 	case m.NoFileSystem:
 		add("bpf-file-system", m.Waiting)
-	case m.State == MapWaiting:
+	case m.State == MapWaiting && m.Waiting != "":
 		add("map-missing", m.Waiting)
 	}
 	f.failedWrites(m)

@@ -31,6 +31,9 @@ import (
 // readyStress is the duration of TestReadyNodeHoldsAllEntries.
 var readyStress = flag.Duration("ready-stress", 12*time.Second, "duration of the readiness stress test")
 
+// firstPeersTime is the time after which a starting node takes a node that it cannot reach for departed.
+const firstPeersTime = 10 * time.Second
+
 // joinerVariable contains the settings of the daemon that this process runs.
 const joinerVariable = "MAPSYNC_TEST_JOINER"
 
@@ -169,8 +172,8 @@ func (c *stressCluster) join() {
 	poll.Eventually(c.t, "no peer has a stream to the joiner", func() bool { return !c.served(0) && !c.served(1) })
 	started := [2]int{c.syncsStarted(0), c.syncsStarted(1)}
 	before := [2]*sourceSnapshot{c.sources[0].snapshot(), c.sources[1].snapshot()}
-	lost := [2]int{c.lost(0), c.lost(1)}
-	p := c.startJoiner()
+	lost, reached := [2]int{c.lost(0), c.lost(1)}, [2]int{c.reached(0), c.reached(1)}
+	p, began := c.startJoiner(), time.Now()
 	// The processor time of the joiner is limited, and the machine may be overloaded.
 	for deadline := time.Now().Add(5 * time.Minute); !p.readyz(); {
 		for i, s := range c.sources {
@@ -183,11 +186,16 @@ func (c *stressCluster) join() {
 			c.t.Fatalf("joiner: not ready within 5 min: %s", p.answer)
 		}
 	}
+	ready := time.Since(began)
 	p.freeze()
 	content := c.shape.content(c.t, c.m)
 	for i, s := range c.sources {
 		if lost := s.node.status().Capture.Lost; lost > 0 {
 			c.t.Fatalf("lost changes of %s: got %d, want 0 (the buffer is too small for this test)", s.node.config.NodeName, lost)
+		}
+		if c.reached(i) == reached[i] && ready >= firstPeersTime { // on a starved machine
+			c.t.Logf("joiner: it has not reached %s in %s, and takes it for departed", s.node.config.NodeName, ready)
+			continue
 		}
 		if c.lost(i) > lost[i] { // on a starved machine, gossip takes a live node for a dead one, which nobody waits for
 			c.t.Logf("joiner: gossip has lost %s during the initial sync", s.node.config.NodeName)
@@ -204,6 +212,11 @@ func (c *stressCluster) join() {
 // lost returns how often the joiner has lost a peer.
 func (c *stressCluster) lost(peer int) int {
 	return c.joiner.log.count(`msg="peer has left" peer=` + c.sources[peer].node.config.NodeName)
+}
+
+// reached returns how often the joiner has begun to receive from a peer.
+func (c *stressCluster) reached(peer int) int {
+	return c.joiner.log.count(`msg="receiving from peer" peer=` + c.sources[peer].node.config.NodeName)
 }
 
 // explain describes some of the wrong entries, with the record of each node after the joiner has
@@ -304,7 +317,7 @@ func (c *stressCluster) startJoiner() *joinerProcess {
 	}
 	c.t.Cleanup(func() { p.end(true) })
 	if c.random.IntN(2) == 0 { // slower than its peers and the test
-		if err := unix.Setpriority(unix.PRIO_PROCESS, p.cmd.Process.Pid, 19); err != nil {
+		if err := unix.Setpriority(unix.PRIO_PROCESS, p.cmd.Process.Pid, 10); err != nil {
 			c.t.Fatal(err)
 		}
 	}

@@ -7,16 +7,21 @@ import (
 	"os"
 	"path/filepath"
 
+	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
 )
 
-// Absence returns why no map matches a reference, as text for operators. It reports what it finds now: the map may have appeared
-// meanwhile.
+// Absence returns why no map matches a reference, as text for operators. It reports what it finds now, and returns an empty text if
+// the map has appeared meanwhile, unless it would have to search all maps.
 func (r Ref) Absence() string {
 	switch {
 	case r.PinPath == "" && r.Name != "":
 		return fmt.Sprintf("no map has the name %q (`syncd maps` lists those of this host)", r.Name)
 	case r.PinPath == "":
+		if m, err := ebpf.NewMapFromID(ebpf.MapID(r.ID)); err == nil {
+			_ = m.Close()
+			return ""
+		}
 		return fmt.Sprintf("there is no map with id %d", r.ID)
 	case r.InnerKey != "":
 		if _, err := os.Lstat(r.PinPath); err == nil {
@@ -33,6 +38,9 @@ func (r Ref) Absence() string {
 		return fmt.Sprintf("%s does not exist: the load balancer pins its maps there", dir)
 	case err != nil:
 		return fmt.Sprintf("%s cannot be read: %v", dir, err)
+	}
+	if _, err := os.Stat(r.PinPath); err == nil {
+		return ""
 	}
 	return fmt.Sprintf("no map is pinned at %s", r.PinPath)
 }
