@@ -96,6 +96,16 @@ func TestStatusBeginsWithRedundancy(t *testing.T) {
 	}
 }
 
+// TestRemedyHasTheAddress: the command of the remedy for a peer that does not answer has its address.
+func TestRemedyHasTheAddress(t *testing.T) {
+	for addr, want := range map[string]string{"10.0.0.4:7947": "nc -vz 10.0.0.4 7947", "[fd00::4]:7947": "nc -vz fd00::4 7947", "": "nc -vz ADDRESS PORT"} {
+		text := printed(t, &daemon.Status{Node: "lb1", Peers: []daemon.PeerStatus{{Node: "lb4", Address: addr}}})
+		if !strings.Contains(text, want) {
+			t.Errorf("peer at %q: want %q in\n%s", addr, want, text)
+		}
+	}
+}
+
 // The status lists entries that are not replicated with their reasons, on both sides.
 func TestStatusListsUnheldEntries(t *testing.T) {
 	list := []daemon.Exception{{Entry: "{addr=10.0.0.1}", Reason: "padding of the key is not zero"}}

@@ -18,11 +18,14 @@ func (r Ref) Absence() string {
 	case r.PinPath == "" && r.Name != "":
 		return fmt.Sprintf("no map has the name %q (`syncd maps` lists those of this host)", r.Name)
 	case r.PinPath == "":
-		if m, err := ebpf.NewMapFromID(ebpf.MapID(r.ID)); err == nil {
-			_ = m.Close()
-			return ""
+		m, err := ebpf.NewMapFromID(ebpf.MapID(r.ID))
+		if err != nil {
+			return fmt.Sprintf("there is no map with id %d", r.ID)
 		}
-		return fmt.Sprintf("there is no map with id %d", r.ID)
+		if _ = m.Close(); r.InnerKey != "" {
+			return fmt.Sprintf("the map with id %d has no inner map with key %s", r.ID, r.InnerKey)
+		}
+		return ""
 	case r.InnerKey != "":
 		if _, err := os.Lstat(r.PinPath); err == nil {
 			return fmt.Sprintf("%s has no inner map with key %s", r.PinPath, r.InnerKey)

@@ -3,6 +3,7 @@ package kmap
 import (
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/cilium/ebpf"
@@ -39,6 +40,9 @@ func TestAbsenceOfAMapThatIsThere(t *testing.T) {
 	for _, r := range []Ref{{PinPath: pin}, {ID: uint32(id)}} {
 		if got := r.Absence(); got != "" {
 			t.Errorf("%s, which is there: got %q, want an empty text", r, got)
+		}
+		if r.InnerKey = "7"; !strings.Contains(r.Absence(), "has no inner map with key 7") {
+			t.Errorf("%s: got %q, want that the inner map is missing", r, r.Absence())
 		}
 	}
 }

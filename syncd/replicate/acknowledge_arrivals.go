@@ -35,8 +35,8 @@ func (a *arrivals) settle(v *ackSnapshot, acknowledged uint64, tombstones bool) 
 	return a.settled
 }
 
-// arrivedSince reports whether everything has arrived that the live peers had sent before a time. What a stream that has ended
-// has not delivered is lost.
+// arrivedSince reports whether everything has arrived that the live peers had sent before a time. A stream that has ended delivers
+// nothing more.
 func (v *ackSnapshot) arrivedSince(at time.Time) bool {
 	for _, s := range v.inbound {
 		s.mu.Lock()

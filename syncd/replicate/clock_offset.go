@@ -49,8 +49,8 @@ type peerClock struct {
 	unsynchronised bool
 	// probeNow makes a probe due before the next interval: this node's clock was set, or an arrival waits for a reply.
 	probeNow bool
-	// answered is when the last probe with a reply was sent; zero: there is none on this stream. What the peer had sent before it
-	// received that probe has arrived, because the reply comes after it.
+	// answered is when the latest probe with a reply was sent; zero: this stream has none. The reply comes after all messages that
+	// the peer had sent before it received the probe.
 	answered time.Time
 }
 
