@@ -26,15 +26,16 @@ import (
 func newSchema() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "schema",
-		Short: "Show or export the types of a map's entries",
+		Short: "Show or export the types of a map's entries, or suggest roles",
 		Long: `Show how syncd reads and sends the entries of a map, according to BTF: the BTF of a map on this
 host, or of the maps in a BPF object file.`,
 		Example: `  syncd schema show ct_map
+  syncd schema suggest ct_map
   syncd schema export ct_map > ct_map.proto`,
 	}
 	cmd.Args = noSuchCommand
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
-	cmd.AddCommand(newSchemaShow(), newSchemaExport())
+	cmd.AddCommand(newSchemaShow(), newSchemaExport(), newSchemaSuggest())
 	return cmd
 }
 
@@ -152,7 +153,7 @@ func (f *schemaFlags) find(what string) ([]*schema.Schema, error) {
 		return nil, usageError{err}
 	}
 	var list []*schema.Schema
-	if strings.HasSuffix(what, ".o") {
+	if isObject(what) {
 		list, err = f.ofFile(what)
 	} else {
 		list, err = ofMap(what, &node)
@@ -207,17 +208,27 @@ func (f *schemaFlags) ofFile(path string) ([]*schema.Schema, error) {
 	return list, err
 }
 
-// ofMap returns the schema of a map on this host: one of a node, by its name in the cluster, or any other.
-func ofMap(what string, node *config.Config) ([]*schema.Schema, error) {
-	name := ""
+// isObject reports whether an argument is a BPF object file.
+func isObject(what string) bool { return strings.HasSuffix(what, ".o") }
+
+// mapRef returns the reference that an argument means, and its name in the cluster if it is a map of a node.
+func mapRef(what string, node *config.Config) (name string, ref kmap.Ref, err error) {
 	for _, setting := range node.Maps {
 		if m, err := config.ParseMap(setting); err == nil && m.Name == what {
 			name, what = m.Name, m.Ref
 		}
 	}
-	ref, err := kmap.ParseRef(what)
+	if ref, err = kmap.ParseRef(what); err != nil {
+		return "", ref, usageError{err}
+	}
+	return name, ref, nil
+}
+
+// ofMap returns the schema of a map on this host: one of a node, by its name in the cluster, or any other.
+func ofMap(what string, node *config.Config) ([]*schema.Schema, error) {
+	name, ref, err := mapRef(what, node)
 	if err != nil {
-		return nil, usageError{err}
+		return nil, err
 	}
 	m, err := kmap.Resolve(ref, kmap.AnyOwner) // any owner: only the types are read
 	if errors.Is(err, kmap.ErrNotFound) {

@@ -62,11 +62,14 @@ func (c *cluster) tlsConfig(name string, o testcert.Options) (*tls.Config, error
 	return &tls.Config{Certificates: []tls.Certificate{cert}, InsecureSkipVerify: true, NextProtos: []string{"h2"}}, nil
 }
 
-// connect makes a gRPC connection to a daemon, from an attacker's address.
+// connect makes a gRPC connection to a daemon, from an attacker's address. The daemon may be as slow to accept it as to answer an
+// operator.
 func (c *cluster) connect(n *node, conf *tls.Config, from int) (*grpc.ClientConn, error) {
 	return grpc.NewClient("passthrough:///"+n.addr+":"+grpcPort,
 		grpc.WithTransportCredentials(credentials.NewTLS(conf)),
-		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return c.dial(ctx, n, grpcPort, from) }))
+		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
+			return c.dialWithin(ctx, n, grpcPort, from, answerLimit)
+		}))
 }
 
 // attackStream is a stream on which an attacker sends requests.

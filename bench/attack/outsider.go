@@ -45,7 +45,12 @@ const attackers = 100
 
 // dial connects to a port of a daemon from an attacker's address.
 func (c *cluster) dial(ctx context.Context, n *node, port string, from int) (net.Conn, error) {
-	d := net.Dialer{Timeout: 2 * time.Second, LocalAddr: &net.TCPAddr{IP: net.ParseIP(c.address(attackers + from))}}
+	return c.dialWithin(ctx, n, port, from, 2*time.Second)
+}
+
+// dialWithin is dial with a time limit.
+func (c *cluster) dialWithin(ctx context.Context, n *node, port string, from int, limit time.Duration) (net.Conn, error) {
+	d := net.Dialer{Timeout: limit, LocalAddr: &net.TCPAddr{IP: net.ParseIP(c.address(attackers + from))}}
 	return d.DialContext(ctx, "tcp", n.addr+":"+port)
 }
 

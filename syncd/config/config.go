@@ -27,6 +27,8 @@ type Config struct {
 	BufferSize int      `yaml:"buffer-size"`
 	Schemas    []string `yaml:"schema"`
 	Fields     []string `yaml:"field"`
+	// StrictRoles keeps a node from becoming ready while a field seems to need a role.
+	StrictRoles bool `yaml:"strict-roles"`
 
 	NodeName        string   `yaml:"node-name"`
 	Join            []string `yaml:"join"`

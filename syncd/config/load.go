@@ -31,6 +31,7 @@ func (c *Config) bindMaps(fs *pflag.FlagSet) {
 	fs.StringArrayVar(&c.Maps, "map", c.Maps, "map to replicate, `[NAME=]REF` with REF name:N, pin:PATH or id:ID, or REF[KEY] for an inner map, REF[FIRST-LAST] for several (repeatable)")
 	fs.StringArrayVar(&c.Schemas, "schema", c.Schemas, "read a map's types from a BPF object file instead of the kernel, `MAP=FILE.o` (repeatable)")
 	fs.StringArrayVar(&c.Fields, "field", c.Fields, FieldUsage)
+	fs.BoolVar(&c.StrictRoles, "strict-roles", c.StrictRoles, "do not become ready while a field seems to need a role: a time, an interface or a network namespace (schema suggest lists them)")
 	fs.StringVar(&c.Attach, "attach", c.Attach, "how to hook the kernel: auto, fexit, kprobe, syscall (bpf(2) writes only) or none (changes are found by scans only)")
 	fs.StringVar(&c.Buffer, "buffer", c.Buffer, "buffer between kernel and daemon: ring or perf")
 	fs.IntVar(&c.BufferSize, "buffer-size", c.BufferSize, "size of the buffer, a power of two: bytes of a ring buffer, pages per CPU of a perf buffer (0: 4 MiB, 1024 pages)")

@@ -70,7 +70,7 @@ func (k *checker) checkMap(m *replica, owners []uint32, ids map[uint32]string) b
 	if err := refuseDeletes(k.config, m.name, &info); err != nil {
 		k.fail("deletes", fmt.Errorf("%s: %w", m.name, err))
 	}
-	return k.checkTypes(m, &info)
+	return k.checkTypes(m, raw, &info)
 }
 
 // checkAbsent reports a kernel map that does not exist: syncd waits for it.
@@ -85,7 +85,7 @@ func (k *checker) checkAbsent(m *replica) {
 }
 
 // checkTypes checks the types of a kernel map with the settings that concern its fields. It reports whether the types can be read.
-func (k *checker) checkTypes(m *replica, info *kmap.Info) bool {
+func (k *checker) checkTypes(m *replica, raw *ebpf.Map, info *kmap.Info) bool {
 	s, err := typesOf(k.config, m.name, m.schemaFile, *info)
 	if err != nil {
 		k.fail("map", fmt.Errorf("%s: %w", m.name, err))
@@ -100,6 +100,9 @@ func (k *checker) checkTypes(m *replica, info *kmap.Info) bool {
 	}
 	k.checkUses(m.name, info, s)
 	k.checkMetrics(m.name, s)
+	if !k.config.DrainSums(m.name) {
+		k.checkRoles(m.name, raw, s)
+	}
 	return true
 }
 

@@ -48,6 +48,17 @@ func (l *links) Index(name string) (uint32, bool) {
 	return index, ok
 }
 
+// indexes returns the indexes of all interfaces.
+func (l *links) indexes() map[uint64]bool {
+	l.mu.RLock()
+	defer l.mu.RUnlock()
+	list := make(map[uint64]bool, len(l.byIndex))
+	for index := range l.byIndex {
+		list[uint64(index)] = true
+	}
+	return list
+}
+
 // relist is the pause before a new subscription after the kernel's messages have ended.
 const relist = time.Second
 

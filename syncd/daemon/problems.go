@@ -18,7 +18,8 @@ func (d *Daemon) watchProblems(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-tick.C:
+		case now := <-tick.C:
+			d.sampleFields(now)
 			d.Status()
 		}
 	}

@@ -43,6 +43,7 @@ func (f *finder) mapProblems(m *MapStatus) {
 	add("undetected-programs-unknown", m.UndetectedProblem)
 	add("in-place-unavailable", m.InPlaceProblem)
 	add("metrics-unusable", m.MetricsProblem)
+	f.fieldRoles(m)
 	if s := m.DrainSums; s != nil && time.Since(s.MissingAt) < missingSumsTime {
 		add("drain-sums-missing", fmt.Sprintf("drained entries are missing in the sums: %d without room, %d unread, %d calls missed", s.Full, s.Unread, s.MissedCalls))
 	}

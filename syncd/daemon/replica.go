@@ -77,6 +77,8 @@ type replica struct {
 
 	loggedClear table.Clear // the latest clear in the log
 
+	roles fieldRoles // that fields seem to need
+
 	undetected []string // programs whose writes to the kernel map no hook detects, with type and id
 	former     formerMaps
 

@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"fmt"
+	"time"
 
 	"mapsync/syncd/config"
 	"mapsync/syncd/kmap"
@@ -24,6 +25,9 @@ func (m *replica) readiness() (readyState, string) {
 	}
 	if reason := m.tooSmallReason(ignoreFailed); reason != "" {
 		return m.readyState, reason
+	}
+	if reason := m.missingRoles(); reason != "" {
+		return notReady, reason
 	}
 	if m.readyBarrier != nil {
 		if n := m.entriesToWrite(ignoreFailed); n > 0 {
@@ -74,10 +78,13 @@ func (m *replica) checkReadiness(complete, agreed bool) {
 	if m.awaitsRefill() {
 		return
 	}
+	if m.daemon.config.StrictRoles {
+		m.sampleFields(time.Now(), time.Second)
+	}
 	ignoreFailed := m.ignoreFailedWrites()
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.state != MapReplicating {
+	if m.state != MapReplicating || m.missingRoles() != "" {
 		return
 	}
 	switch {

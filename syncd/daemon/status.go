@@ -140,6 +140,9 @@ type MapStatus struct {
 	Unsent     int         `json:"unsent_entries"`
 	Exceptions []Exception `json:"exceptions,omitempty"`
 
+	// FieldRoles are roles that fields seem to need, according to this node's entries.
+	FieldRoles []FieldRole `json:"field_roles,omitempty"`
+
 	// SumFields are the fields of the value with the role sum.
 	SumFields []string `json:"sum_fields,omitempty"`
 
@@ -316,6 +319,9 @@ func (m *replica) status() MapStatus {
 		s.Error = m.err.Error()
 	}
 	s.MetricsProblem = m.metricsProblem()
+	for _, x := range m.roles.list {
+		s.FieldRoles = append(s.FieldRoles, roleOf(m.name, x))
+	}
 	if m.state == MapWaiting {
 		s.Waiting, s.NoFileSystem = m.ref.Absence(), m.ref.MissingFileSystem() != ""
 	}

@@ -17,6 +17,9 @@ const maxSuggestions = 4
 // result. Call it without settings too. For a per-CPU map, call it after [Schema.PerCPU]. After an
 // error the schema must not be used.
 func (s *Schema) Apply(settings []Setting) error {
+	if err := s.defineFields(settings); err != nil {
+		return fmt.Errorf("map %q: %w", s.Map, err)
+	}
 	done := map[*Field]bool{}
 	for i := range settings {
 		set := &settings[i]
@@ -35,11 +38,52 @@ func (s *Schema) Apply(settings []Setting) error {
 			return fmt.Errorf("map %q: field %s %w", s.Map, set.Field, err)
 		}
 	}
-	if err := s.check(s.Key, "key."); err != nil {
-		return fmt.Errorf("map %q: %w", s.Map, err)
+	for _, half := range []struct {
+		m      *Message
+		prefix string
+	}{{s.Key, "key."}, {s.oneValue(), ""}} {
+		if err := s.check(half.m, half.prefix); err != nil {
+			return fmt.Errorf("map %q: %w", s.Map, err)
+		}
+		if err := s.findFamilies(half.m, half.prefix); err != nil {
+			return fmt.Errorf("map %q: %w", s.Map, err)
+		}
 	}
-	if err := s.check(s.oneValue(), ""); err != nil {
-		return fmt.Errorf("map %q: %w", s.Map, err)
+	return nil
+}
+
+// findFamilies finds the fields that decide about the addresses with RoleIP. They are in the same struct, or have a path.
+func (s *Schema) findFamilies(m *Message, prefix string) error {
+	for i := range m.Fields {
+		f := &m.Fields[i]
+		if f.Message != nil {
+			if err := s.findFamilies(f.Message, prefix+f.Name+"."); err != nil {
+				return err
+			}
+		}
+		if f.Roles&RoleIP == 0 || f.decl == nil {
+			continue
+		}
+		half := "value."
+		if strings.HasPrefix(prefix, "key.") {
+			half = ""
+		}
+		path, err := s.Path(half + prefix + f.decl.family)
+		if err != nil {
+			path, err = s.Path(f.decl.family)
+		}
+		switch kind := KindNone; {
+		case err != nil:
+			return fmt.Errorf("field %s%s: family: %w", prefix, f.Name, err)
+		case path.Key != strings.HasPrefix(prefix, "key.") || path.Count() != 1:
+			return fmt.Errorf("field %s%s: the family %s must be in the same half of an entry, and in no array", prefix, f.Name, f.decl.family)
+		default:
+			kind = path.Last().Kind
+			if kind != KindUint && kind != KindSint && kind != KindBool && kind != KindEnum {
+				return fmt.Errorf("field %s%s: the family %s is no number", prefix, f.Name, f.decl.family)
+			}
+		}
+		f.Family = &path
 	}
 	return nil
 }
@@ -76,6 +120,7 @@ func (s *Schema) find(path string) (f *Field, key bool, err error) {
 	}
 	for name := range strings.SplitSeq(rest, ".") {
 		i := -1
+		name = m.fieldAt(name)
 		if m != nil {
 			i = slices.IndexFunc(m.Fields, func(f Field) bool { return f.Name == name })
 		}

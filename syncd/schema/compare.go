@@ -98,7 +98,7 @@ func (f *Field) describeElement() string {
 func compareShapes(remote, local *Schema) (fold bool, problems []string) {
 	switch {
 	case remote.Opaque != local.Opaque:
-		problems = append(problems, "one side has no BTF: its entries are bytes without a type")
+		problems = append(problems, "one side has no types, its entries are bytes: give both nodes the same settings schema and field")
 	case remote.Opaque:
 		if a, b := local.Key.Size, remote.Key.Size; a != b {
 			problems = append(problems, fmt.Sprintf("key: %d bytes here, %d at the sender", a, b))

@@ -81,6 +81,9 @@ func (f *Field) IsSigned() bool {
 	return f.Kind == KindSint || f.Kind == KindEnum && f.Enum.Signed
 }
 
+// IsUntyped reports whether the field is bytes of a map without types.
+func (f *Field) IsUntyped() bool { return f.Kind == KindBytes && f.decl == nil }
+
 // IsText reports whether the field is an array of char.
 func (f *Field) IsText() bool {
 	base, _, array := strings.Cut(f.Type, "[")

@@ -5,6 +5,8 @@ import (
 	"math"
 	mathbits "math/bits"
 	"unsafe"
+
+	"golang.org/x/sys/unix"
 )
 
 // This file accesses fields of struct bytes one at a time, by their description. Printers and
@@ -19,13 +21,26 @@ func (f *Field) AddressSize() int {
 		size = 4
 	case f.Roles&RoleMAC != 0:
 		size = 6
-	case f.Roles&RoleIPv6 != 0:
+	case f.Roles&(RoleIPv6|RoleIP) != 0:
 		size = 16
 	}
 	if size == 0 || f.Bytes()%size != 0 {
 		return 0
 	}
 	return size
+}
+
+// IsIPv4In reports whether the field Family says that the address is IPv4. half is the half of an entry that has both
+// fields. known is false if the field has no Family.
+func (f *Field) IsIPv4In(half []byte) (ipv4, known bool) {
+	if f.Family == nil || len(half) < f.Family.size {
+		return false, false
+	}
+	switch f.Family.Number(half, 0) {
+	case 0, unix.AF_INET, 4, unix.ETH_P_IP:
+		return true, true
+	}
+	return false, true
 }
 
 // Elements returns the size of an element in bytes and the number of elements. The number is

@@ -242,6 +242,8 @@ func TestTimes(t *testing.T) {
 	seconds := clock{role: RoleSeconds, size: 4}
 	jiffies := clock{role: RoleJiffies, size: 8}
 	short := clock{role: RoleJiffies, size: 4}
+	coarseJiffies := clock{role: RoleJiffies256, size: 4}
+	signedSeconds := clock{role: RoleSeconds, size: 4, signed: true}
 	toWall := []struct {
 		c    clock
 		v    uint64
@@ -250,12 +252,20 @@ func TestTimes(t *testing.T) {
 		{ktime, 5, 1e18 + 5},
 		{ktime, math.MaxUint64, forever},
 		{ktime, math.MaxInt64, forever},
-		{signed, math.MaxUint64, 1e18 + 3e9 - 1},
+		{signed, math.MaxUint64 - 1, 1e18 + 3e9 - 2},
+		{signed, math.MaxUint64, minusOne},
 		{seconds, 60, 1e18 + 60e9},
+		{seconds, math.MaxUint32, forever},
+		{signedSeconds, math.MaxUint64, minusOne},
+		{signedSeconds, math.MaxInt32, 1e18 + math.MaxInt32*1e9},
+		{coarseJiffies, 1<<25 + 250, 1e18 + 9e12 + 256e9},
+		{coarseJiffies, math.MaxUint32, forever},
+		{clock{role: RoleJiffies256, size: 8}, 1 << 62, forever},
 		{clock{role: RoleSeconds, size: 8}, 1 << 62, forever},
 		{jiffies, 1<<33 + 250, 1e18 + 9e12 + 1e9},
 		{jiffies, 1<<33 - 250, 1e18 + 9e12 - 1e9},
 		{short, 250, 1e18 + 9e12 + 1e9},
+		{short, math.MaxUint32, 1e18 + 9e12 - 4e6},
 		{short, 1<<32 - 250, 1e18 + 9e12 - 1e9}, // before the counter wrapped
 	}
 	for _, test := range toWall {
@@ -275,13 +285,24 @@ func TestTimes(t *testing.T) {
 		{ktime, 1e18, 1},
 		{signed, 1e18 + 3e9 - 7, math.MaxUint64 - 6},
 		{signed, forever, math.MaxInt64},
-		{seconds, 1e18 + 60e9 + 999999999, 60},
+		{signed, minusOne, math.MaxUint64},
+		{seconds, 1e18 + 60e9 + 499999999, 60},
+		{seconds, 1e18 + 60e9 + 500000000, 61},
+		{seconds, forever, math.MaxUint32},
+		{seconds, minusOne, math.MaxUint32},
+		{signedSeconds, minusOne, math.MaxUint64},
+		{signedSeconds, forever, math.MaxInt32},
+		{signedSeconds, 1e18 - 60e9, 1},
+		{coarseJiffies, 1e18 + 9e12 + 256e9, 1<<25 + 250},
+		{coarseJiffies, 1e18 + 9e12 + 256e9 + 509e6, 1<<25 + 250},
+		{coarseJiffies, 1e18 + 9e12 + 256e9 + 512e6, 1<<25 + 251},
+		{coarseJiffies, forever, math.MaxUint32},
 		{seconds, 1e18 - 60e9, 1},
 		{seconds, 9e18, math.MaxUint32}, // above the maximum of the field
 		{jiffies, 1e18 + 9e12 + 1e9 + 1e6, 1<<33 + 250},
 		{jiffies, 1e18 + 9e12 + 1e9 + 2e6, 1<<33 + 251},
 		{jiffies, 1e18 + 9e12 - 1e9 - 2e6, 1<<33 - 251},
-		{jiffies, math.MinInt64, 1},
+		{jiffies, minusOne + 1, 1},
 		{jiffies, forever, math.MaxUint64},
 		{short, 1e18 + 9e12 - 1e9, 1<<32 - 250},
 		{short, 1e18 + 9e12, 1}, // 0 stands for never
@@ -294,6 +315,10 @@ func TestTimes(t *testing.T) {
 	if ns, _ := (&Times{Ktime: -5}).toWall(ktime, 5); ns != 1 {
 		t.Errorf("toWall of Unix time 0: got %d, want 1", ns)
 	}
+	early := clock{role: RoleKtime, size: 8, signed: true}
+	if ns, _ := (&Times{Ktime: -5}).toWall(early, 1<<63); ns != minusOne+1 {
+		t.Errorf("toWall of a time before all others: got %d, want %d", ns, int64(minusOne+1))
+	}
 }
 
 // TestTimesBetweenHosts checks that the time since an event is preserved between hosts. Their boot
@@ -302,7 +327,7 @@ func TestTimesBetweenHosts(t *testing.T) {
 	sender := Times{Ktime: 1e18, Boottime: 1e18, Jiffies: 1e9, JiffiesAt: 1e18 + 36e12, Tick: 1e6}
 	here := Times{Ktime: 1e18 - 7e12, Boottime: 1e18 - 9e12, Jiffies: 7e9, JiffiesAt: 1e18 + 36e12, Tick: 4e6}
 	const ahead = 3600e9 // lead of the sender's wall clock
-	for _, role := range []Role{RoleKtime, RoleBoottime, RoleJiffies, RoleSeconds} {
+	for _, role := range []Role{RoleKtime, RoleBoottime, RoleJiffies, RoleSeconds, RoleJiffies256} {
 		s := oneValue(Field{Name: "seen", Size: 8, Kind: KindTime, Roles: role})
 		enc, dec := newCodec(t, s, s)
 		c := clockOf(&s.Value.Fields[0])
@@ -317,8 +342,12 @@ func TestTimesBetweenHosts(t *testing.T) {
 		}
 		l := accessorOf(&s.Value.Fields[0], 0)
 		ns, _ := here.toWall(c, l.load(ptr(got)))
-		if off := now - ahead - idle - ns; off > 1e9 || off < -1e9 || role != RoleSeconds && (off > 2e6 || off < -2e6) {
-			t.Errorf("role %d: got a difference of %d ns, want at most 2 ms, or 1 s for role %d", role, off, RoleSeconds)
+		most := int64(2e6)
+		if role&(RoleSeconds|RoleJiffies256) != 0 {
+			most = 640e6 // half a unit at each of the two nodes
+		}
+		if off := now - ahead - idle - ns; off > most || off < -most {
+			t.Errorf("role %d: got a difference of %d ns, want at most %d", role, off, most)
 		}
 	}
 }

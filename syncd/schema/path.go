@@ -1,6 +1,7 @@
 package schema
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"slices"
@@ -52,6 +53,11 @@ func (p *Path) Number(half []byte, i int) uint64 {
 		half, i = f.BytesAt(half, i/below), i%below
 	}
 	return p.Last().NumberAt(half, i)
+}
+
+// Word returns the 8 bytes at an offset within the first element of a field of bytes, as a number.
+func (p *Path) Word(half []byte, offset int) uint64 {
+	return binary.LittleEndian.Uint64(p.Last().BytesAt(p.message(half), 0)[offset:])
 }
 
 // Sum returns the sum of all elements.

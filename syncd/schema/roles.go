@@ -20,9 +20,9 @@ const (
 // Sets of roles, for the check of their combinations.
 const (
 	// keyRoles are the roles allowed in keys.
-	keyRoles = RoleBE | RoleIPv4 | RoleIPv6 | RoleMAC | RolePort | RoleIfindex
+	keyRoles = RoleBE | RoleIPv4 | RoleIPv6 | RoleIP | RoleMAC | RolePort | RoleIfindex
 	// meanings exclude each other.
-	meanings = RoleTime | RoleIfindex | RoleSum | RoleIPv4 | RoleIPv6 | RoleMAC | RolePort
+	meanings = RoleTime | RoleIfindex | RoleSum | RoleIPv4 | RoleIPv6 | RoleIP | RoleMAC | RolePort
 	// hostOrder excludes network byte order.
 	hostOrder = RoleTime | RoleIfindex | RoleSum
 )
@@ -32,7 +32,8 @@ type Setting struct {
 	// Map is the name of the map.
 	Map string
 	// Field is the path of the field in the value: names joined by dots, with an optional prefix
-	// "value.". A field of the key has the prefix "key.".
+	// "value.". A field of the key has the prefix "key.". In a map without types it is a position:
+	// @OFFSET:SIZE, in bytes.
 	Field string
 	// Roles are all roles of the field, in addition to those of its type.
 	Roles Role
@@ -43,19 +44,23 @@ type Setting struct {
 	// Default is the initial content of a local field: a number, or hexadecimal bytes for fields
 	// that are not numbers. "" stands for zeros.
 	Default string
+	// Name is the name of a field that has a position in place of a name; "" stands for at_OFFSET.
+	Name string
+	// Family is the field that decides about the role ip: see [Field.Family].
+	Family string
 }
 
-// ParseSetting parses MAP:PATH=ROLE[,ROLE...]. Roles are ktime, boottime, jiffies, seconds,
-// ifindex, volatile, local, sum, be, ipv4, ipv6, mac and port. The list may also contain number=N
-// and default=VALUE. The value none stands alone. [Schema.Apply] checks whether the roles fit the
-// field.
+// ParseSetting parses MAP:PATH=ROLE[,ROLE...]. Roles are ktime, boottime, jiffies,
+// jiffies/256, seconds, ifindex, volatile, local, sum, be, ipv4, ipv6, mac, port and ip=FIELD. The list may also contain
+// number=N, default=VALUE and name=NAME. The value none stands alone. [Schema.Apply] checks whether
+// the roles fit the field.
 func ParseSetting(s string) (Setting, error) {
 	place, roles, ok := strings.Cut(s, "=")
-	colon := strings.LastIndexByte(place, ':')
-	if !ok || colon <= 0 || colon == len(place)-1 {
+	name, field, found := cutMap(place)
+	if !ok || !found {
 		return Setting{}, fmt.Errorf("read field setting %q: want MAP:PATH=ROLE[,ROLE...]", s)
 	}
-	set := Setting{Map: place[:colon], Field: place[colon+1:]}
+	set := Setting{Map: name, Field: field}
 	if roles == "none" {
 		set.Clear = true
 		return set, nil
@@ -102,9 +107,13 @@ func (set *Setting) parse(list string) error {
 			more.Number = n
 		case hasValue && name == "default" && value != "":
 			more.Default = value
+		case hasValue && name == "name" && isIdentifier(value):
+			more.Name = value
+		case hasValue && name == "ip" && value != "":
+			more.Roles, more.Family = RoleIP, value
 		default:
 			i := slices.IndexFunc(roleTable, func(r roleInfo) bool { return r.name == word })
-			if i < 0 {
+			if i < 0 || roleTable[i].role == RoleIP {
 				return fmt.Errorf("unknown role %.80q", word)
 			}
 			more.Roles = roleTable[i].role
@@ -124,9 +133,13 @@ func (set *Setting) add(more *Setting) error {
 	if set.Default != "" && more.Default != "" && set.Default != more.Default {
 		return fmt.Errorf("default=%.40s and default=%.40s contradict each other", set.Default, more.Default)
 	}
+	if set.Name != "" && more.Name != "" || set.Family != "" && more.Family != "" {
+		return errors.New("name or ip is given twice")
+	}
 	set.Roles |= more.Roles
 	set.Number = max(set.Number, more.Number)
 	set.Default = max(set.Default, more.Default)
+	set.Name, set.Family = set.Name+more.Name, set.Family+more.Family
 	return nil
 }
 
@@ -142,14 +155,16 @@ var roleTable = []roleInfo{
 	{RoleKtime, "ktime", "an 8-byte integer", func(f *Field) bool { return f.become(KindTime, 8) }},
 	{RoleBoottime, "boottime", "an 8-byte integer", func(f *Field) bool { return f.become(KindTime, 8) }},
 	{RoleJiffies, "jiffies", "a 4 or 8-byte integer", func(f *Field) bool { return f.become(KindTime, 4, 8) }},
+	{RoleJiffies256, "jiffies/256", "a 4 or 8-byte integer", func(f *Field) bool { return f.become(KindTime, 4, 8) }},
 	{RoleSeconds, "seconds", "a 4 or 8-byte integer", func(f *Field) bool { return f.become(KindTime, 4, 8) }},
 	{RoleIfindex, "ifindex", "a 2, 4 or 8-byte integer", func(f *Field) bool { return f.become(KindIfname, 2, 4, 8) }},
 	{RoleVolatile, "volatile", "a field that is sent", func(f *Field) bool { return f.Kind != KindNone }},
 	{RoleLocal, "local", "a field", func(*Field) bool { return true }},
 	{RoleSum, "sum", "an integer", func(f *Field) bool { return f.integer(1, 2, 4, 8) }},
 	{RoleBE, "be", "an unsigned 2, 4 or 8-byte integer", func(f *Field) bool { return f.Kind == KindUint && f.integer(2, 4, 8) }},
-	{RoleIPv4, "ipv4", "an unsigned 4-byte integer or 4 bytes", (*Field).becomeIPv4},
+	{RoleIPv4, "ipv4", "4 bytes", (*Field).becomeIPv4},
 	{RoleIPv6, "ipv6", "16 bytes", func(f *Field) bool { return f.becomeBytes(16) }},
+	{RoleIP, "ip", "16 bytes", func(f *Field) bool { return f.becomeBytes(16) }},
 	{RoleMAC, "mac", "6 bytes", func(f *Field) bool { return f.becomeBytes(6) }},
 	{RolePort, "port", "an unsigned 2-byte integer", func(f *Field) bool { return f.Kind == KindUint && f.integer(2) }},
 }
@@ -173,19 +188,26 @@ func (f *Field) becomeIPv4() bool {
 		f.Roles |= RoleBE
 		return true
 	}
-	return f.Kind == KindBytes && f.Size == 4
+	return f.becomeBytes(4)
 }
 
-// becomeBytes converts an array of integers with size bytes in total to bytes, as C code often
-// declares addresses.
+// becomeBytes converts an array of integers or a struct with size bytes in total to bytes, as C code
+// often declares addresses.
 func (f *Field) becomeBytes(size int) bool {
-	if f.Kind == KindBytes {
+	switch {
+	case f.Kind == KindBytes:
 		return f.Size == size
-	}
-	if f.Count == 0 || f.Bytes() != size || !f.integer(2, 4, 8) {
+	case f.Kind == KindMessage:
+		if f.Size != size || hasKindNone(f.Message) {
+			return false
+		}
+		f.Message = nil
+	case f.Count == 0 || f.Bytes() != size || !f.integer(2, 4, 8):
 		return false
+	default:
+		f.Count = 0
 	}
-	f.Kind, f.Size, f.Count = KindBytes, size, 0
+	f.Kind, f.Size = KindBytes, size
 	f.Roles &^= RoleBE
 	return true
 }
@@ -195,21 +217,24 @@ type declared struct {
 	kind        Kind
 	size, count int
 	roles       Role
+	message     *Message
 	number      int
 	tags        Setting
+	family      string // of the current setting
 }
 
 // save stores the definition of f before roles are applied.
 func (d *declared) save(f *Field) {
-	d.kind, d.size, d.count, d.roles = f.Kind, f.Size, f.Count, f.Roles
+	d.kind, d.size, d.count, d.roles, d.message = f.Kind, f.Size, f.Count, f.Roles, f.Message
 }
 
 // applySetting sets f to the definition of its type with a setting applied. Its errors continue a
 // sentence that begins with the field's name.
 func (f *Field) applySetting(set *Setting, key bool) error {
 	d := f.decl
-	f.Kind, f.Size, f.Count, f.Signed = d.kind, d.size, d.count, false
-	f.Roles, f.Number, f.Default = d.roles|set.Roles, d.number, nil
+	f.Kind, f.Size, f.Count, f.Signed, f.Message = d.kind, d.size, d.count, false, d.message
+	f.Roles, f.Number, f.Default, f.Family = d.roles|set.Roles, d.number, nil, nil
+	f.Silenced, d.family = set.Clear, set.Family
 	if set.Number != 0 {
 		f.Number = set.Number
 	}

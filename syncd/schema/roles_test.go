@@ -18,6 +18,7 @@ func TestParseSetting(t *testing.T) {
 
 		"ct:x=local,default=0xff,number=536870911":                                            {Map: "ct", Field: "x", Roles: RoleLocal, Default: "0xff", Number: 1<<29 - 1},
 		"m:f=ktime,boottime,jiffies,seconds,ifindex,volatile,local,sum,be,ipv4,ipv6,mac,port": {Map: "m", Field: "f", Roles: 1<<13 - 1},
+		"m:f=jiffies/256": {Map: "m", Field: "f", Roles: RoleJiffies256},
 	} {
 		if got, err := ParseSetting(text); err != nil || got != want {
 			t.Errorf("parse %s: got %+v, error %v, want %+v and nil", text, got, err, want)
@@ -67,6 +68,7 @@ func TestApply(t *testing.T) {
 		{"kinds:s64=boottime", "s64 11 @0 8 time signed boottime"},
 		{"kinds:value.u32=seconds", "u32 8 @0 4 time seconds"},
 		{"kinds:u64=jiffies", "u64 10 @0 8 time jiffies"},
+		{"kinds:u32=jiffies/256", "u32 8 @0 4 time jiffies/256"},
 		{"kinds:s32=ifindex", "s32 9 @0 4 ifname ifindex"},
 		{"kinds:u16=be,port", "u16 6 @0 2 uint be,port"},
 		{"kinds:u32=ipv4", "u32 8 @0 4 uint be,ipv4"},

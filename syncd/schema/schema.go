@@ -25,7 +25,7 @@ type Schema struct {
 	Map string
 	// Key and Value are the types of the two halves of an entry.
 	Key, Value *Message
-	// Opaque is true if the map has no BTF. Key and Value then have one field of bytes.
+	// Opaque is true if the map has no types. Key and Value then have one field of bytes.
 	Opaque bool
 	// CPUs is the number of values in an entry of a per-CPU map, each padded to 8 bytes, and 0 for
 	// other maps. Value then has one field cpu, an array of messages.
@@ -81,8 +81,14 @@ type Field struct {
 	// Default is the content of a field with RoleLocal in an entry that a peer created. It has the
 	// size of the field. nil stands for zeros.
 	Default []byte
+	// Family is the field that decides about the family of an address with RoleIP: IPv4, in the first 4
+	// bytes, if it is 0, 2 (AF_INET), 4 or 0x800, and IPv6 otherwise. It is in the same half of an entry,
+	// and in no array.
+	Family *Path
 	// Timer is true for a bpf_timer or bpf_wq.
 	Timer bool
+	// Silenced is true if the setting none says that the field needs no role.
+	Silenced bool
 	// decl is the definition by the type alone, before roles. It is nil if the field has no BTF
 	// type.
 	decl *declared
@@ -122,27 +128,29 @@ const (
 )
 
 // Role is a set of meanings of a field, set by decl tags or settings.
-type Role uint16
+type Role uint32
 
 // The roles. A field has at most one time role.
 const (
-	RoleKtime    Role = 1 << iota // nanoseconds of bpf_ktime_get_ns
-	RoleBoottime                  // nanoseconds of bpf_ktime_get_boot_ns
-	RoleJiffies                   // ticks of bpf_jiffies64
-	RoleSeconds                   // seconds of bpf_ktime_get_ns
-	RoleIfindex                   // index of an interface; sent as its name
-	RoleVolatile                  // a change of this field alone does not count as a difference
-	RoleLocal                     // not sent: the receiver keeps its own value
-	RoleSum                       // in a per-CPU map: the sum over all CPUs is significant
-	RoleBE                        // a number in network byte order
-	RoleIPv4                      // an address, in network byte order
-	RoleIPv6                      // an address, in network byte order
-	RoleMAC                       // an address
-	RolePort                      // a port, for display
+	RoleKtime      Role = 1 << iota // nanoseconds of bpf_ktime_get_ns
+	RoleBoottime                    // nanoseconds of bpf_ktime_get_boot_ns
+	RoleJiffies                     // ticks of bpf_jiffies64
+	RoleSeconds                     // seconds of bpf_ktime_get_ns
+	RoleIfindex                     // index of an interface; sent as its name
+	RoleVolatile                    // a change of this field alone does not count as a difference
+	RoleLocal                       // not sent: the receiver keeps its own value
+	RoleSum                         // in a per-CPU map: the sum over all CPUs is significant
+	RoleBE                          // a number in network byte order
+	RoleIPv4                        // an address, in network byte order
+	RoleIPv6                        // an address, in network byte order
+	RoleMAC                         // an address
+	RolePort                        // a port, for display
+	RoleJiffies256                  // bpf_jiffies64 / 256, as Cilium's clock with jiffies
+	RoleIP                          // an address whose family is in another field
 )
 
 // RoleTime is the set of time roles.
-const RoleTime = RoleKtime | RoleBoottime | RoleJiffies | RoleSeconds
+const RoleTime = RoleKtime | RoleBoottime | RoleJiffies | RoleSeconds | RoleJiffies256
 
 // Range is a range of bytes of a value.
 type Range struct {
@@ -155,7 +163,7 @@ type Times struct {
 	// Ktime and Boottime are the offsets of the two clocks from Unix time, in nanoseconds.
 	Ktime, Boottime int64
 	// Jiffies is the value of bpf_jiffies64 at the wall clock time JiffiesAt, and Tick is the
-	// length of a jiffy in nanoseconds. If Tick is 0, fields with RoleJiffies cannot be converted.
+	// length of a jiffy in nanoseconds. If Tick is 0, fields that count jiffies cannot be converted.
 	Jiffies         uint64
 	JiffiesAt, Tick int64
 }

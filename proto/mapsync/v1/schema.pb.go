@@ -44,7 +44,8 @@ const (
 	FieldKind_FIELD_KIND_BYTES FieldKind = 7
 	// A message.
 	FieldKind_FIELD_KIND_MESSAGE FieldKind = 8
-	// sfixed64: Unix time in nanoseconds by the sender's clock. ClockReply contains that clock.
+	// sfixed64: Unix time in nanoseconds by the sender's clock. ClockReply contains that clock. The highest
+	// value is a time beyond the range, or all ones in an unsigned field, and the lowest all ones in a signed field.
 	FieldKind_FIELD_KIND_TIME FieldKind = 9
 	// string: name of a network interface.
 	FieldKind_FIELD_KIND_IFNAME FieldKind = 10
@@ -138,6 +139,8 @@ const (
 	FieldRole_FIELD_ROLE_MAC FieldRole = 12
 	// A port, for display.
 	FieldRole_FIELD_ROLE_PORT FieldRole = 13
+	// In memory: units of 256 ticks of the kernel's 64-bit jiffies.
+	FieldRole_FIELD_ROLE_JIFFIES_256 FieldRole = 14
 )
 
 // Enum value maps for FieldRole.
@@ -157,6 +160,7 @@ var (
 		11: "FIELD_ROLE_IPV6",
 		12: "FIELD_ROLE_MAC",
 		13: "FIELD_ROLE_PORT",
+		14: "FIELD_ROLE_JIFFIES_256",
 	}
 	FieldRole_value = map[string]int32{
 		"FIELD_ROLE_UNSPECIFIED": 0,
@@ -173,6 +177,7 @@ var (
 		"FIELD_ROLE_IPV6":        11,
 		"FIELD_ROLE_MAC":         12,
 		"FIELD_ROLE_PORT":        13,
+		"FIELD_ROLE_JIFFIES_256": 14,
 	}
 )
 
@@ -667,7 +672,7 @@ const file_mapsync_v1_schema_proto_rawDesc = "" +
 	"\x12FIELD_KIND_MESSAGE\x10\b\x12\x13\n" +
 	"\x0fFIELD_KIND_TIME\x10\t\x12\x15\n" +
 	"\x11FIELD_KIND_IFNAME\x10\n" +
-	"*\xc7\x02\n" +
+	"*\xe3\x02\n" +
 	"\tFieldRole\x12\x1a\n" +
 	"\x16FIELD_ROLE_UNSPECIFIED\x10\x00\x12\x14\n" +
 	"\x10FIELD_ROLE_KTIME\x10\x01\x12\x17\n" +
@@ -683,7 +688,8 @@ const file_mapsync_v1_schema_proto_rawDesc = "" +
 	"\x12\x13\n" +
 	"\x0fFIELD_ROLE_IPV6\x10\v\x12\x12\n" +
 	"\x0eFIELD_ROLE_MAC\x10\f\x12\x13\n" +
-	"\x0fFIELD_ROLE_PORT\x10\rB$Z\"mapsync/proto/mapsync/v1;mapsyncv1b\x06proto3"
+	"\x0fFIELD_ROLE_PORT\x10\r\x12\x1a\n" +
+	"\x16FIELD_ROLE_JIFFIES_256\x10\x0eB$Z\"mapsync/proto/mapsync/v1;mapsyncv1b\x06proto3"
 
 var (
 	file_mapsync_v1_schema_proto_rawDescOnce sync.Once

@@ -57,9 +57,13 @@ func fieldToProto(f *schema.Field) *mapsyncv1.Field {
 		BitOffset: uint32(f.BitOffset), BitSize: uint32(f.BitSize), Kind: kindToProto(f.Kind), Type: f.Type,
 		Message: messageToProto(f.Message), Signed: f.Signed,
 	}
+	roles := f.Roles
+	if roles&schema.RoleIP != 0 { // the family is for display on this node
+		roles = roles&^schema.RoleIP | schema.RoleIPv6
+	}
 	// Roles are bits in the schema and a list of numbers on the wire.
-	for roles := f.Roles; roles != 0; roles &= roles - 1 {
-		p.Roles = append(p.Roles, mapsyncv1.FieldRole(1+bits.TrailingZeros16(uint16(roles))))
+	for ; roles != 0; roles &= roles - 1 {
+		p.Roles = append(p.Roles, mapsyncv1.FieldRole(1+bits.TrailingZeros32(uint32(roles))))
 	}
 	if e := f.Enum; e != nil {
 		p.Enum = &mapsyncv1.EnumType{Name: e.Name, Signed: e.Signed}
@@ -138,7 +142,7 @@ func fieldFromProto(f *schema.Field, p *mapsyncv1.Field, depth int) (err error) 
 		return fmt.Errorf("read unknown kind %d: %w", p.GetKind(), ErrMalformed)
 	}
 	for _, r := range p.GetRoles() {
-		if r < mapsyncv1.FieldRole_FIELD_ROLE_KTIME || r > mapsyncv1.FieldRole_FIELD_ROLE_PORT {
+		if r < mapsyncv1.FieldRole_FIELD_ROLE_KTIME || r > mapsyncv1.FieldRole_FIELD_ROLE_JIFFIES_256 {
 			return fmt.Errorf("read unknown role %d: %w", r, ErrMalformed)
 		}
 		f.Roles |= schema.Role(1) << (r - 1)

@@ -46,7 +46,7 @@ func TestSchemaOnTheWire(t *testing.T) {
 		"unknown kind": func(p *mapsyncv1.Schema) { p.Value.Fields[0].Kind = 11 },
 		"no kind":      func(p *mapsyncv1.Schema) { p.Value.Fields[0].Kind = 0 },
 		"wide kind":    func(p *mapsyncv1.Schema) { p.Value.Fields[0].Kind += 256 },
-		"unknown role": func(p *mapsyncv1.Schema) { p.Value.Fields[0].Roles = []mapsyncv1.FieldRole{14} },
+		"unknown role": func(p *mapsyncv1.Schema) { p.Value.Fields[0].Roles = []mapsyncv1.FieldRole{15} },
 		"outside":      func(p *mapsyncv1.Schema) { p.Value.Fields[0].Offset = 1 << 31 },
 		"too deep": func(p *mapsyncv1.Schema) {
 			for range schema.MaxDepth + 2 {

@@ -22,7 +22,7 @@ func (p *Printer) appendJSON(dst []byte, m *schema.Message, data []byte, t *sche
 	if p.schema.Opaque || len(data) < m.Size {
 		return append(hex.AppendEncode(append(dst, '"'), data), '"')
 	}
-	w := writer{p: p, times: t, dst: dst, json: true}
+	w := writer{p: p, times: t, dst: dst, half: data, json: true}
 	w.message(m, data)
 	return w.dst
 }

@@ -56,7 +56,7 @@ func (p *Printer) appendText(dst []byte, m *schema.Message, data []byte, t *sche
 	if p.schema.Opaque || len(data) < m.Size {
 		return hex.AppendEncode(dst, data)
 	}
-	w := writer{p: p, times: t, dst: dst}
+	w := writer{p: p, times: t, dst: dst, half: data}
 	w.message(m, data)
 	return w.dst
 }
@@ -64,7 +64,7 @@ func (p *Printer) appendText(dst []byte, m *schema.Message, data []byte, t *sche
 // AppendField appends the content of one field as text, without a name and without quotes. half is the half of an entry
 // that has the field, of its full size.
 func (p *Printer) AppendField(dst []byte, path *schema.Path, half []byte) []byte {
-	w := writer{p: p, dst: dst, bare: true}
+	w := writer{p: p, dst: dst, half: half, bare: true}
 	for _, f := range path.Fields[:len(path.Fields)-1] {
 		half = f.BytesAt(half, 0)
 	}
@@ -77,6 +77,7 @@ type writer struct {
 	p     *Printer
 	times *schema.Times
 	dst   []byte
+	half  []byte // the whole key or value
 	json  bool
 	bare  bool // text without quotes
 }
@@ -254,7 +255,7 @@ func (w *writer) bytes(f *schema.Field, b []byte, address int) {
 	w.quote(w.json)
 	switch address {
 	case 4, 16:
-		w.dst = addressOf(b).AppendTo(w.dst)
+		w.dst = w.address(f, b).AppendTo(w.dst)
 	case 6:
 		for i, c := range b {
 			if i > 0 {
@@ -290,6 +291,19 @@ func (w *writer) text(b []byte) {
 		return
 	}
 	w.dst = strconv.AppendQuote(w.dst, string(b))
+}
+
+// address returns an IP address of a field.
+func (w *writer) address(f *schema.Field, b []byte) netip.Addr {
+	ipv4, known := f.IsIPv4In(w.half)
+	if !known {
+		return addressOf(b)
+	}
+	if ipv4 && allZero(b[4:]) {
+		b = b[:4]
+	}
+	a, _ := netip.AddrFromSlice(b)
+	return a
 }
 
 // addressOf returns an IP address. If only the first 4 of 16 bytes are not zero, they are an IPv4

@@ -25,7 +25,7 @@ func meaning(f *schema.Field) string {
 		parts = append(parts, "IPv4 address as a number: 10.0.0.1 is 0x0a000001")
 	case f.Roles&schema.RoleIPv4 != 0:
 		parts = append(parts, "IPv4 address in network byte order")
-	case f.Roles&schema.RoleIPv6 != 0:
+	case f.Roles&(schema.RoleIPv6|schema.RoleIP) != 0:
 		parts = append(parts, "IPv6 address in network byte order, or an IPv4 address in the first 4 bytes")
 	case f.Roles&schema.RoleMAC != 0:
 		parts = append(parts, "MAC address")
@@ -70,6 +70,8 @@ func clockName(r schema.Role) string {
 		return "nanoseconds of CLOCK_BOOTTIME"
 	case r&schema.RoleJiffies != 0:
 		return "jiffies"
+	case r&schema.RoleJiffies256 != 0:
+		return "units of 256 jiffies"
 	case r&schema.RoleSeconds != 0:
 		return "seconds of CLOCK_MONOTONIC"
 	}
