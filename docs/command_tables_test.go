@@ -84,5 +84,7 @@ var placeholders = strings.NewReplacer(
 	"/sys/fs/bpf/lb/", "bpf/lb1/",
 	"schema show MAP", `schema show "$PWD/bpf/lb1/ct_map"`,
 	"schema show ct_map", `schema show "$PWD/bpf/lb1/ct_map"`,
+	"schema suggest MAP", `schema suggest "$PWD/bpf/lb1/ct_map"`,
+	"schema suggest ct_map", `schema suggest "$PWD/bpf/lb1/ct_map"`,
 	"schema export ct_map", `schema export "$PWD/bpf/lb1/ct_map"`,
 )

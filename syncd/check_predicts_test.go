@@ -18,6 +18,7 @@ import (
 	"mapsync/syncd/daemon"
 
 	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/btf"
 	"golang.org/x/sys/unix"
 )
 
@@ -96,13 +97,54 @@ var predictions = map[string]prediction{
 			}
 		}, problem: "state-not-saved", texts: []string{"state-dir", "lb1.state.json is a directory: remove it"},
 	},
+	"time without its role": {
+		prepare: (*workplace).pinSeen, flags: []string{"--map=seen=DIR/bpf/seen"}, problem: "field-role",
+		texts: []string{"last_seen", "200 of 200 values are times of bpf_ktime_get_ns", "seen:last_seen=ktime,volatile"},
+	},
+	"time with the role of another clock": {
+		prepare: (*workplace).pinSeen, flags: []string{"--map=seen=DIR/bpf/seen", "--field=seen:last_seen=seconds"}, problem: "field-role",
+		texts: []string{"last_seen", "another content than its role", "seen:last_seen=ktime,volatile"},
+	},
+	"time with its role":    {prepare: (*workplace).pinSeen, flags: []string{"--map=seen=DIR/bpf/seen", "--field=seen:last_seen=ktime"}},
+	"time that is silenced": {prepare: (*workplace).pinSeen, flags: []string{"--map=seen=DIR/bpf/seen", "--field=seen:last_seen=none"}},
+	"time in a map without types": {
+		prepare: (*workplace).pinSeen, flags: []string{"--map=seen=DIR/bpf/bytes"}, problem: "field-role", texts: []string{"seen:@0:8=ktime"},
+	},
+	"time in a map without types, with its role": {prepare: (*workplace).pinSeen, flags: []string{"--map=seen=DIR/bpf/bytes", "--field=seen:@0:8=ktime"}},
 	"control socket without files": {
 		flags: []string{"--control-socket=/proc/syncd/syncd.sock"}, problem: exits, texts: []string{"control-socket", "/proc cannot be written"},
 	},
 }
 
 // predicted are the problems that a check predicts, besides a start that fails.
-var predicted = []string{"map-refused", "bpf-file-system", "state-not-saved"}
+var predicted = []string{"map-refused", "bpf-file-system", "state-not-saved", "field-role"}
+
+// pinSeen pins the map seen, whose values have a time of each entry's last use, and the map bytes with the same entries without types.
+func (w *workplace) pinSeen() {
+	w.Helper()
+	u64 := &btf.Int{Name: "__u64", Size: 8}
+	value := &btf.Struct{Name: "flow", Size: 16, Members: []btf.Member{{Name: "last_seen", Type: u64}, {Name: "count", Type: u64, Offset: 64}}}
+	var now unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &now); err != nil {
+		w.Fatal(err)
+	}
+	for name, spec := range map[string]*ebpf.MapSpec{"seen": {Key: &btf.Int{Name: "__u32", Size: 4}, Value: value}, "bytes": {}} {
+		spec.Type, spec.KeySize, spec.ValueSize, spec.MaxEntries = ebpf.Hash, 4, 16, 200
+		m, err := ebpf.NewMap(spec)
+		if err != nil {
+			w.Fatal(err)
+		}
+		defer m.Close()
+		for i := range uint32(200) {
+			if err := m.Put(i, [2]uint64{uint64(now.Nano()) - uint64(i)*1e6, uint64(i)}); err != nil {
+				w.Fatal(err)
+			}
+		}
+		if err := m.Pin(filepath.Join(filepath.Dir(w.pin), name)); err != nil {
+			w.Fatal(err)
+		}
+	}
+}
 
 // TestCheckPredictsRun: check fails exactly if run does, or if run has a problem of the settings or privileges. Its output has the
 // cause and the remedy.
@@ -222,7 +264,8 @@ func (p *prediction) run(w *workplace, flags []string) (problem, log string) {
 				}
 			}
 		}
-		if found == "" && (err != nil || s.Maps[0].State != daemon.MapReplicating) {
+		// The entries are sampled every second.
+		if found == "" && (err != nil || s.Maps[0].State != daemon.MapReplicating || p.problem == "field-role") {
 			if time.Since(began) < poll.Lengthened(poll.Limit) {
 				continue
 			}

@@ -84,7 +84,7 @@ func TestCompletionOfArguments(t *testing.T) {
 		}
 		expectOffers(t, onlyOffers, nil, append(line, "a", "")...)
 	})
-	expectOffers(t, onlyOffers, []string{"export", "show"}, "help", "schema", "")
+	expectOffers(t, onlyOffers, []string{"export", "show", "suggest"}, "help", "schema", "")
 	expectOffers(t, onlyOffers, nil, "help", "schema", "show", "")
 }
 
