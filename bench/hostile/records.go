@@ -25,7 +25,7 @@ func NewRecords(name string, keySize, valueSize int) (*Records, error) {
 // owners.
 func (r *Records) Update(key, value []byte, owner uint32, version uint64) *mapsyncv1.Delta {
 	return &mapsyncv1.Delta{
-		Key: r.key(key), Value: r.encoder.AppendValue(nil, value, &schema.Times{}), Version: version, Owner: owner,
+		Key: r.key(key), Value: r.encoder.AppendValue(nil, nil, value, &schema.Times{}), Version: version, Owner: owner,
 		Operation: mapsyncv1.Operation_OPERATION_UPDATE,
 	}
 }

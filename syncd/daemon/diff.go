@@ -170,7 +170,7 @@ func (d *differ) diff(ctx context.Context, peer string) error {
 			continue // it is in the other list, with the reason
 		}
 		result.Differ++
-		e := DiffEntry{Peer: peer, Key: d.appendKey(nil, x.Key), Kind: diffKind(x), Here: d.side(x.Here), There: d.side(x.There)}
+		e := DiffEntry{Peer: peer, Key: d.appendKey(nil, x.Key), Kind: diffKind(x), Here: d.side(x.Key, x.Here), There: d.side(x.Key, x.There)}
 		if err := d.encoder.Encode(e); err != nil {
 			return fmt.Errorf("write differences: %w", err)
 		}
@@ -256,7 +256,7 @@ func diffKind(d *replicate.Difference) DiffKind {
 	return DiffValue
 }
 
-func (l *lister) side(h *replicate.DiffSide) *DiffSide {
+func (l *lister) side(key []byte, h *replicate.DiffSide) *DiffSide {
 	if h == nil {
 		return nil
 	}
@@ -266,7 +266,7 @@ func (l *lister) side(h *replicate.DiffSide) *DiffSide {
 	}
 	if h.Value != nil {
 		times := l.times()
-		s.Value = l.appendValue(nil, h.Value, &times)
+		s.Value = l.appendValue(nil, key, h.Value, &times)
 	}
 	return s
 }

@@ -15,7 +15,7 @@ import (
 func (l *lister) appendJSON(dst []byte, e *listEntry, t *schema.Times) []byte {
 	dst = l.appendKey(append(dst, `{"key":`...), e.key)
 	if e.value != nil {
-		dst = l.appendValue(append(dst, `,"value":`...), e.value, t)
+		dst = l.appendValue(append(dst, `,"value":`...), e.key, e.value, t)
 	} else {
 		dst = append(dst, `,"deleted":true`...)
 	}
@@ -47,7 +47,7 @@ func (l *lister) appendText(dst []byte, e *listEntry, t *schema.Times) []byte {
 	case e.value == nil:
 		dst = append(dst, "deleted"...)
 	default:
-		dst = l.appendPlain(dst, e.value, func(dst, value []byte) []byte { return l.printer.AppendValue(dst, value, t) })
+		dst = l.appendPlain(dst, e.value, func(dst, value []byte) []byte { return l.printer.AppendValue(dst, e.key, value, t) })
 	}
 	dst = append(append(dst, " owner="...), e.owner.Node...)
 	dst = append(dst, " changed="...)
@@ -82,14 +82,14 @@ func (l *lister) appendKey(dst, key []byte) []byte {
 }
 
 // appendValue appends a value as JSON, in the form of the lister.
-func (l *lister) appendValue(dst, value []byte, t *schema.Times) []byte {
+func (l *lister) appendValue(dst, key, value []byte, t *schema.Times) []byte {
 	switch l.form {
 	case FormRaw:
 		return append(hex.AppendEncode(append(dst, '"'), value), '"')
 	case FormText:
-		return appendString(dst, string(l.printer.AppendValue(nil, value, t)))
+		return appendString(dst, string(l.printer.AppendValue(nil, key, value, t)))
 	}
-	return l.printer.AppendJSONValue(dst, value, t)
+	return l.printer.AppendJSONValue(dst, key, value, t)
 }
 
 // appendString appends s as a JSON string, as encoding/json does.

@@ -32,9 +32,9 @@ func encoded(l *lister, x *listEntry, t *schema.Times) string {
 	case FormRaw:
 		e.Key, e.Value = jsonText(hex.EncodeToString(x.key)), jsonText(hex.EncodeToString(x.value))
 	case FormText:
-		e.Key, e.Value = jsonText(string(l.printer.AppendKey(nil, x.key))), jsonText(string(l.printer.AppendValue(nil, x.value, t)))
+		e.Key, e.Value = jsonText(string(l.printer.AppendKey(nil, x.key))), jsonText(string(l.printer.AppendValue(nil, nil, x.value, t)))
 	default:
-		e.Key, e.Value = l.printer.AppendJSONKey(nil, x.key), l.printer.AppendJSONValue(nil, x.value, t)
+		e.Key, e.Value = l.printer.AppendJSONKey(nil, x.key), l.printer.AppendJSONValue(nil, nil, x.value, t)
 	}
 	if e.Deleted {
 		e.Value = nil

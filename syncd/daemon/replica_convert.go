@@ -51,16 +51,19 @@ func (sameNode) Index(name string) (index uint32, ok bool) {
 // safe for concurrent use.
 func conversion(encoder *schema.Encoder, decoder *schema.Decoder, times *schema.Times) table.Conversion {
 	wire := make([]byte, 0, max(encoder.MaxKey(), encoder.MaxValue()))
+	var oldKey, newKey []byte // of the record
 	return table.Conversion{
 		Key: func(dst, src []byte) error {
 			key, err := encoder.AppendKey(wire, src)
 			if err != nil {
 				return err
 			}
-			return decoder.Key(dst, key)
+			err = decoder.Key(dst, key)
+			oldKey, newKey = append(oldKey[:0], src...), append(newKey[:0], dst...)
+			return err
 		},
 		Value: func(dst, src []byte) error {
-			return decoder.Value(dst, encoder.AppendValue(wire, src, times), times)
+			return decoder.Value(dst, newKey, encoder.AppendValue(wire, oldKey, src, times), times)
 		},
 	}
 }
@@ -155,6 +158,20 @@ func (m *replica) timers(opened *kmap.Map, s *schema.Schema) []table.Range {
 	return list
 }
 
+// variantsOf returns the masks of each combination of members that the unions of a value can have, or nil if there is one only.
+func variantsOf(s *schema.Schema) *table.Variants {
+	of := s.VariantOf()
+	if of == nil {
+		return nil
+	}
+	v := &table.Variants{Of: of}
+	for i := range s.Variants() {
+		one := s.Variant(i)
+		v.Masks = append(v.Masks, table.Masks{Significant: one.Significant(), Compared: one.Compared()})
+	}
+	return v
+}
+
 // tableOptions returns the options of a table for a kernel map, with the schema of its entries.
 func (m *replica) tableOptions(info *kmap.Info, s *schema.Schema) table.Options {
 	expiry, set := m.daemon.config.TakeoverExpiry(m.name)
@@ -190,6 +207,7 @@ func (m *replica) tableOptions(info *kmap.Info, s *schema.Schema) table.Options 
 		DigestKey:       m.daemon.digestKey(m.name),
 		ComparedKey:     s.ComparedKey(),
 		Compared:        s.Compared(),
+		Variants:        variantsOf(s),
 		HasTimer:        hasTimer(m.name, m.schemaFile, s, *info) && !m.daemon.config.DrainSums(m.name), // sums have no timers
 		Counter:         m.counter(),
 	}

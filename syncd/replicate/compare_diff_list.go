@@ -92,7 +92,7 @@ func (in *inboundMap) listRecord(w *wire.Delta, d *table.Delta) {
 	}
 	// Both nodes hold the same record.
 	if hereLive && !d.Delete && rec.Version == d.Version && rec.Owner == d.Owner &&
-		(!l.exact || in.m.table.EqualCompared(rec.Value, d.Value)) {
+		(!l.exact || in.m.table.EqualCompared(d.Key, rec.Value, d.Value)) {
 		return
 	}
 	there := &DiffSide{Version: d.Version, Owner: in.tx.Owner(d.Owner)}

@@ -318,7 +318,7 @@ func (m *localMap) unencodable(tx *table.Tx, key []byte) bool {
 	if _, err := m.schemaEncoder.AppendKey(nil, key); err != nil || !tx.Get(key, &rec) || rec.Delete {
 		return err != nil
 	}
-	_, err := m.schemaEncoder.AppendNamedValue(nil, rec.Value, nil)
+	_, err := m.schemaEncoder.AppendNamedValue(nil, key, rec.Value, nil)
 	return err != nil
 }
 

@@ -120,7 +120,7 @@ func TestOutOfRangeRecordsAreCountedOnce(t *testing.T) {
 			t.Fatalf("encode key: got error %v, want nil", err)
 		}
 		m.GetBatch().Deltas = append(m.GetBatch().Deltas, &mapsyncv1.Delta{
-			Key: encoded, Version: 5, Operation: mapsyncv1.Operation_OPERATION_UPDATE, Value: enc.AppendValue(nil, ct{Packets: packets}.new(), &schema.Times{}),
+			Key: encoded, Version: 5, Operation: mapsyncv1.Operation_OPERATION_UPDATE, Value: enc.AppendValue(nil, nil, ct{Packets: packets}.new(), &schema.Times{}),
 		})
 	}
 	wasWoken(inbound.wake)

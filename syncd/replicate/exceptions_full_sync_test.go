@@ -131,7 +131,7 @@ func TestOutOfRangeValues(t *testing.T) {
 			}
 			d := &mapsyncv1.Delta{Key: encoded, Version: version, Owner: 1, Operation: op}
 			if op == mapsyncv1.Operation_OPERATION_UPDATE {
-				d.Value = enc.AppendValue(nil, ct{Packets: packets}.new(), &schema.Times{})
+				d.Value = enc.AppendValue(nil, nil, ct{Packets: packets}.new(), &schema.Times{})
 			}
 			b.Deltas = append(b.Deltas, d)
 		}

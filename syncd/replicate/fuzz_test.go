@@ -59,7 +59,7 @@ func richDelta(t testing.TB, i byte) *mapsyncv1.Delta {
 	if d.Key, err = e.AppendKey(nil, key); err != nil {
 		t.Fatalf("encode key: got error %v, want nil", err)
 	}
-	d.Value = e.AppendValue(nil, value, &schema.Times{Ktime: 1e18, Boottime: 1e18, JiffiesAt: 1e18, Tick: 4e6})
+	d.Value = e.AppendValue(nil, nil, value, &schema.Times{Ktime: 1e18, Boottime: 1e18, JiffiesAt: 1e18, Tick: 4e6})
 	return d
 }
 

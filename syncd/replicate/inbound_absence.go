@@ -194,7 +194,7 @@ func (e *ownEncoding) sends(key, value []byte) bool {
 	if e.wire, err = e.encoder.AppendKey(e.wire[:0], key); err != nil {
 		return false
 	}
-	e.wire, err = e.encoder.AppendNamedValue(e.wire[:0], value, &e.times)
+	e.wire, err = e.encoder.AppendNamedValue(e.wire[:0], key, value, &e.times)
 	return err == nil && (e.same || e.decoder != nil)
 }
 
@@ -208,6 +208,6 @@ func (e *ownEncoding) peerCanHold(key, value []byte) bool {
 	if e.decoder.ComparedKey(e.key, e.wire) != nil {
 		return false
 	}
-	e.wire = e.encoder.AppendValue(e.wire[:0], value, &e.times)
-	return !errors.Is(e.decoder.Value(e.value, e.wire, &e.times), schema.ErrRange)
+	e.wire = e.encoder.AppendValue(e.wire[:0], key, value, &e.times)
+	return !errors.Is(e.decoder.Value(e.value, e.key, e.wire, &e.times), schema.ErrRange)
 }

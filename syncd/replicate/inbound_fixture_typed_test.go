@@ -83,7 +83,7 @@ func TestExceptionsAreNotUnrepaired(t *testing.T) {
 		x.beginResend(nil)
 		m := x.resentBatch()
 		m.GetBatch().Deltas = []*mapsyncv1.Delta{{
-			Key: encoded, Version: 5, Operation: mapsyncv1.Operation_OPERATION_UPDATE, Value: enc.AppendValue(nil, test.value, &schema.Times{}),
+			Key: encoded, Version: 5, Operation: mapsyncv1.Operation_OPERATION_UPDATE, Value: enc.AppendValue(nil, nil, test.value, &schema.Times{}),
 		}}
 		x.handle(m)
 		if j := x.in.comparison.resend; x.in.exceptions.count() != 1 || j.unrepaired != 0 {

@@ -242,7 +242,7 @@ func (in *inboundMap) mergeOne(w *wire.Delta, key []byte) (merged bool, err erro
 	if !d.Delete {
 		// The table copies the value, so all deltas share one buffer.
 		d.Value = in.stream.value[:in.m.layout.ValueSize]
-		if err := in.decoder.Value(d.Value, w.Value, &in.times); err != nil {
+		if err := in.decoder.Value(d.Value, d.Key, w.Value, &in.times); err != nil {
 			if in.setAside(w, err) {
 				return false, nil
 			}

@@ -29,7 +29,9 @@ func changeLayout(t *testing.T, n *node, from, to *schema.Schema) {
 			}
 			return decoder.Key(dst, key)
 		},
-		Value: func(dst, src []byte) error { return decoder.Value(dst, encoder.AppendValue(nil, src, &times), &times) },
+		Value: func(dst, src []byte) error {
+			return decoder.Value(dst, nil, encoder.AppendValue(nil, nil, src, &times), &times)
+		},
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -60,7 +60,7 @@ func TestObserver(t *testing.T) {
 			if err := d.Key(k, delta.GetKey()); err != nil {
 				t.Fatalf("decode key: got error %v, want nil", err)
 			}
-			if err := d.Value(v, delta.GetValue(), &schema.Times{}); err != nil {
+			if err := d.Value(v, nil, delta.GetValue(), &schema.Times{}); err != nil {
 				t.Fatalf("decode value: got error %v, want nil", err)
 			}
 			got[k[3]] = v

@@ -20,10 +20,13 @@ func (s *Schema) Apply(settings []Setting) error {
 	if err := s.defineFields(settings); err != nil {
 		return fmt.Errorf("map %q: %w", s.Map, err)
 	}
+	if err := s.chooseMembers(settings); err != nil {
+		return fmt.Errorf("map %q: %w", s.Map, err)
+	}
 	done := map[*Field]bool{}
 	for i := range settings {
 		set := &settings[i]
-		if set.Map != s.Map {
+		if set.Map != s.Map || set.Case != (Case{}) {
 			continue
 		}
 		f, key, err := s.find(set.Field)
@@ -38,11 +41,14 @@ func (s *Schema) Apply(settings []Setting) error {
 			return fmt.Errorf("map %q: field %s %w", s.Map, set.Field, err)
 		}
 	}
+	if err := s.checkCases(settings); err != nil {
+		return fmt.Errorf("map %q: %w", s.Map, err)
+	}
 	for _, half := range []struct {
 		m      *Message
 		prefix string
 	}{{s.Key, "key."}, {s.oneValue(), ""}} {
-		if err := s.check(half.m, half.prefix); err != nil {
+		if err := s.check(half.m, half.prefix, false); err != nil {
 			return fmt.Errorf("map %q: %w", s.Map, err)
 		}
 		if err := s.findFamilies(half.m, half.prefix); err != nil {
@@ -118,7 +124,9 @@ func (s *Schema) find(path string) (f *Field, key bool, err error) {
 	} else {
 		rest = strings.TrimPrefix(path, "value.")
 	}
+	var outer *Field
 	for name := range strings.SplitSeq(rest, ".") {
+		outer = f
 		i := -1
 		name = m.fieldAt(name)
 		if m != nil {
@@ -129,6 +137,10 @@ func (s *Schema) find(path string) (f *Field, key bool, err error) {
 		}
 		f = &m.Fields[i]
 		m = f.Message
+	}
+	if outer != nil {
+		path := shortened([]*Field{outer, f})
+		f = path[len(path)-1]
 	}
 	return f, key, nil
 }
@@ -174,8 +186,8 @@ func distance(wanted, path string) int {
 	return similar.Edits(wanted, path)
 }
 
-// check validates the properties that depend on the result of all settings.
-func (s *Schema) check(m *Message, prefix string) error {
+// check validates the properties that depend on the result of all settings. inUnion reports whether m is in a union with conditions.
+func (s *Schema) check(m *Message, prefix string, inUnion bool) error {
 	if err := checkUnique(m); err != nil {
 		return fmt.Errorf("struct %s %w", m.Name, err)
 	}
@@ -184,8 +196,11 @@ func (s *Schema) check(m *Message, prefix string) error {
 		if f.Roles&RoleSum != 0 && s.CPUs == 0 && !s.Drained {
 			return fmt.Errorf("field %s%s of type %s cannot have role sum: it needs a per-CPU map, or the setting drain-sums", prefix, f.Name, f.Type)
 		}
+		if wrong := f.Roles & (RoleLocal | RoleSum); inUnion && wrong != 0 {
+			return fmt.Errorf("field %s%s cannot have role %s: it is in a union with conditions", prefix, f.Name, strings.Join(wrong.Names(), ","))
+		}
 		if f.Message != nil {
-			if err := s.check(f.Message, prefix+f.Name+"."); err != nil {
+			if err := s.check(f.Message, prefix+f.Name+".", inUnion || f.Kind == KindUnion); err != nil {
 				return err
 			}
 		}

@@ -50,12 +50,16 @@ type draft struct {
 	ordinal int // of the last named member
 }
 
-// typeOf builds the Message of one half of a map's entries.
-func typeOf(mapName, half string, t btf.Type) (*Message, error) {
-	b := &builder{
+func newBuilder(half string) *builder {
+	return &builder{
 		key: half == "key", memberBudget: MaxFields, unionBudget: 16 * MaxSize,
 		path: []string{half}, enums: map[*btf.Enum]*Enum{},
 	}
+}
+
+// typeOf builds the Message of one half of a map's entries.
+func typeOf(mapName, half string, t btf.Type) (*Message, error) {
+	b := newBuilder(half)
 	m, err := b.root(mapName, half, t)
 	if err != nil {
 		return nil, err
@@ -169,6 +173,9 @@ func (b *builder) named(sc *draft, m *btf.Member, sh *shape, base int) error {
 	present, err := b.kind(&f, m, sh, sc.msg.Name)
 	if err != nil || !present {
 		return err
+	}
+	if u, ok := sh.typ.(*btf.Union); ok && !sh.array {
+		sc.msg.unions = append(sc.msg.unions, unionPlace{name: f.Name, typ: u, offset: base + int(m.Offset.Bytes()), number: sc.ordinal, fields: []string{f.Name}})
 	}
 	sc.msg.Fields = append(sc.msg.Fields, f)
 	return nil

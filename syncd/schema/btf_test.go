@@ -23,7 +23,7 @@ func layout(t testing.TB, name string) *Schema {
 	return schemas[i]
 }
 
-var kindNames = []string{"none", "uint", "sint", "bool", "enum", "float", "bytes", "message", "time", "ifname"}
+var kindNames = []string{"none", "uint", "sint", "bool", "enum", "float", "bytes", "message", "time", "ifname", "union"}
 
 // lines formats a message as the tests expect it: name, number, offset, size, and further
 // properties.

@@ -48,9 +48,9 @@ at_40 41 @40 4 ifname ifindex`)
 	binary.LittleEndian.PutUint32(value[40:], 2)
 	later := codecTimes
 	later.Ktime -= 3e9
-	wire := enc.AppendValue(nil, value, &codecTimes)
+	wire := enc.AppendValue(nil, nil, value, &codecTimes)
 	got := make([]byte, 44)
-	if err := dec.Value(got, wire, &later); err != nil {
+	if err := dec.Value(got, nil, wire, &later); err != nil {
 		t.Fatal(err)
 	}
 	binary.LittleEndian.PutUint64(value[16:], 8e9)

@@ -55,6 +55,7 @@ func (s *Schema) checkCPUs() error {
 type checker struct {
 	key    bool
 	fields int // includes those of each element of arrays of messages
+	unions int
 }
 
 func (c *checker) half(m *Message) error {
@@ -104,13 +105,54 @@ func (c *checker) messageFields(m *Message, path string, depth, times int) error
 		if why := c.field(f, m.Size); why != "" {
 			return fmt.Errorf("%s %s", at, why)
 		}
-		if f.Kind == KindMessage {
-			if err := c.message(f.Message, at, depth+1, times*max(f.Count, 1)); err != nil {
-				return err
-			}
-			if f.Message.Size > f.Size {
-				return fmt.Errorf("%s is smaller than its type", at)
-			}
+		var err error
+		switch f.Kind {
+		case KindMessage:
+			err = c.nested(f, at, depth, times)
+		case KindUnion:
+			err = c.members(f, at, depth, times)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// nested checks the message of a field.
+func (c *checker) nested(f *Field, at string, depth, times int) error {
+	if err := c.message(f.Message, at, depth+1, times*max(f.Count, 1)); err != nil {
+		return err
+	}
+	if f.Message.Size > f.Size {
+		return fmt.Errorf("%s is smaller than its type", at)
+	}
+	return nil
+}
+
+// members checks the members of a union: messages at the same bytes.
+func (c *checker) members(f *Field, at string, depth, times int) error {
+	m := f.Message
+	if c.key || times > 1 || len(m.Fields) == 0 || len(m.Fields) > maxVariants || m.Size != f.Size || !isText(f.When, maxText) || !isText(m.Name, maxText) {
+		return fmt.Errorf("%s is not a valid union", at)
+	}
+	if c.unions++; c.unions > maxUnions || depth > MaxDepth {
+		return fmt.Errorf("%s is one of too many unions", at)
+	}
+	numbers := make(map[int]bool, len(m.Fields))
+	for i := range m.Fields {
+		k := &m.Fields[i]
+		number := k.Number
+		if k.Kind != KindMessage || k.Message == nil || k.Count != 0 || k.Offset != 0 || k.Size != f.Size || !k.Sent() || numbers[number] ||
+			i > 0 && m.Fields[i-1].Number > number || !isIdentifier(k.Name) {
+			return fmt.Errorf("%s is not a valid union", at)
+		}
+		numbers[number] = true
+		if why := c.field(k, m.Size); why != "" {
+			return fmt.Errorf("%s.%s %s", at, k.Name, why)
+		}
+		if err := c.nested(k, at+"."+k.Name, depth+1, times); err != nil {
+			return err
 		}
 	}
 	return nil
@@ -166,6 +208,8 @@ func checkKind(f *Field) string {
 		ok = number && f.Size >= 4 && !bitfield && role != 0 && role&(role-1) == 0
 	case KindIfname:
 		ok = number && !bitfield
+	case KindUnion:
+		ok = !bitfield && f.Count == 0 && f.Message != nil
 	}
 	if !ok {
 		return fmt.Sprintf("of %d bytes cannot be of its kind %d", f.Size, f.Kind)

@@ -135,7 +135,7 @@ func newConntrackRig(t testing.TB, entries int) *conntrackRig {
 		if err != nil {
 			t.Fatal(err)
 		}
-		wireValue := rig.enc.AppendValue(nil, value, &rig.times)
+		wireValue := rig.enc.AppendValue(nil, nil, value, &rig.times)
 		k, v := conntrackProto(key, value, conntrackBoot)
 		rig.keys, rig.values = append(rig.keys, key), append(rig.values, value)
 		rig.wireKeys, rig.wireValues = append(rig.wireKeys, wireKey), append(rig.wireValues, wireValue)
@@ -229,11 +229,11 @@ func TestNoAllocation(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		b = rig.enc.AppendValue(b, rig.values[0], &rig.times)
+		b = rig.enc.AppendValue(b, nil, rig.values[0], &rig.times)
 		if err := rig.dec.Key(key, b[:len(rig.wireKeys[0])]); err != nil {
 			t.Fatal(err)
 		}
-		if err := rig.dec.Value(value, b[len(rig.wireKeys[0]):], &rig.times); err != nil {
+		if err := rig.dec.Value(value, nil, b[len(rig.wireKeys[0]):], &rig.times); err != nil {
 			t.Fatal(err)
 		}
 	}); n != 0 {
@@ -263,7 +263,7 @@ func BenchmarkEncode(b *testing.B) {
 				if err != nil {
 					b.Fatal(err)
 				}
-				rig.enc.AppendValue(out, rig.values[e], &rig.times)
+				rig.enc.AppendValue(out, nil, rig.values[e], &rig.times)
 			}
 			b.ReportMetric(float64(rig.bytesInAll)/float64(c.entries), "wire-B")
 		})
@@ -295,7 +295,7 @@ func BenchmarkDecode(b *testing.B) {
 				if err := rig.dec.Key(key, rig.wireKeys[e]); err != nil {
 					b.Fatal(err)
 				}
-				if err := rig.dec.Value(value, rig.wireValues[e], &rig.times); err != nil {
+				if err := rig.dec.Value(value, nil, rig.wireValues[e], &rig.times); err != nil {
 					b.Fatal(err)
 				}
 			}

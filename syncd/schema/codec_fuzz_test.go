@@ -81,15 +81,15 @@ func FuzzDecode(f *testing.F) {
 	enc, dec := newCodec(f, s, s)
 	r := rand.New(rand.NewPCG(3, 4))
 	for _, zeros := range []int{0, 50, 80, 95} {
-		f.Add(enc.AppendValue(nil, richValue(r, s, zeros), nil))
+		f.Add(enc.AppendValue(nil, nil, richValue(r, s, zeros), nil))
 	}
 	value := make([]byte, s.Value.Size)
 	f.Fuzz(func(t *testing.T, wire []byte) {
-		if err := dec.Value(value, wire, nil); err != nil {
+		if err := dec.Value(value, nil, wire, nil); err != nil {
 			checkCodecError(t, err)
 			return
 		}
-		if again := enc.AppendValue(nil, value, nil); !bytes.Equal(again, wire) {
+		if again := enc.AppendValue(nil, nil, value, nil); !bytes.Equal(again, wire) {
 			t.Errorf("decode % x: got no error, want an error, or these bytes as the canonical form, which is % x", wire, again)
 		}
 	})
@@ -103,7 +103,7 @@ func TestRichRoundTrip(t *testing.T) {
 	for i := range 2000 {
 		value := richValue(r, s, i%101)
 		got := make([]byte, len(value))
-		if err := dec.Value(got, enc.AppendValue(nil, value, nil), nil); err != nil {
+		if err := dec.Value(got, nil, enc.AppendValue(nil, nil, value, nil), nil); err != nil {
 			t.Fatal(err)
 		}
 		if want := masked(value, s.Carried()); !bytes.Equal(got, want) {
@@ -176,7 +176,7 @@ func FuzzSchemaPair(f *testing.F) {
 			return
 		}
 		value := make([]byte, here.Value.Size)
-		if err := dec.Value(value, wire, &codecTimes); err != nil {
+		if err := dec.Value(value, nil, wire, &codecTimes); err != nil {
 			checkCodecError(t, err)
 		}
 		for _, keep := range dec.Keep() {
@@ -189,7 +189,7 @@ func FuzzSchemaPair(f *testing.F) {
 			t.Fatal(err)
 		}
 		whole := slices.Repeat([]byte{0xff}, there.Value.Size)
-		if err := dec.Value(value, enc.AppendValue(nil, whole, &codecTimes), &codecTimes); err != nil {
+		if err := dec.Value(value, nil, enc.AppendValue(nil, nil, whole, &codecTimes), &codecTimes); err != nil {
 			checkCodecError(t, err)
 		}
 	})

@@ -23,7 +23,7 @@ func TestRoundTrip(t *testing.T) {
 			t.Fatal(err)
 		}
 		wireKey = wireKey[len("before"):]
-		wire := enc.AppendValue(nil, value, &schema.CodecTimes)
+		wire := enc.AppendValue(nil, nil, value, &schema.CodecTimes)
 		if len(wireKey) > enc.MaxKey()-schema.Slack || len(wire) > enc.MaxValue()-schema.Slack {
 			t.Fatalf("wire sizes: got %d and %d bytes, want at most MaxKey and MaxValue",
 				len(wireKey), len(wire))
@@ -36,22 +36,22 @@ func TestRoundTrip(t *testing.T) {
 			t.Fatalf("round trip of a key: got % x, want % x by wire bytes % x", gotKey, key, wireKey)
 		}
 		got := bytes.Repeat([]byte{0xaa}, len(value))
-		if err := dec.Value(got, wire, &schema.CodecTimes); err != nil {
+		if err := dec.Value(got, nil, wire, &schema.CodecTimes); err != nil {
 			t.Fatal(err)
 		}
 		if want := schema.Masked(value, s.Carried()); !bytes.Equal(got, want) {
 			t.Fatalf("round trip of a value: got % x, want % x by wire bytes % x", got, want, wire)
 		}
-		if again := enc.AppendValue(nil, got, &schema.CodecTimes); !bytes.Equal(again, wire) {
+		if again := enc.AppendValue(nil, nil, got, &schema.CodecTimes); !bytes.Equal(again, wire) {
 			t.Fatalf("encode again: want % x, got % x", wire, again)
 		}
 		if !dec.Same() || !slices.Equal(dec.Keep(), s.Local()) {
 			t.Fatalf("decoder: got Same %v, Keep %v, want true and %v", dec.Same(), dec.Keep(), s.Local())
 		}
 		damaged := damage(t, wire)
-		if err := dec.Value(got, damaged, &schema.CodecTimes); err != nil {
+		if err := dec.Value(got, nil, damaged, &schema.CodecTimes); err != nil {
 			schema.CheckCodecError(t, err)
-		} else if want := enc.AppendValue(nil, got, &schema.CodecTimes); !hasTime(s.Value) && !bytes.Equal(want, damaged) {
+		} else if want := enc.AppendValue(nil, nil, got, &schema.CodecTimes); !hasTime(s.Value) && !bytes.Equal(want, damaged) {
 			t.Fatalf("decode % x: got no error, want an error, or these bytes as the canonical form, which is % x", damaged, want)
 		}
 	})

@@ -85,6 +85,8 @@ func (f *Field) describeElement() string {
 		return fmt.Sprintf("%d bytes", f.Size)
 	case KindMessage:
 		return "message"
+	case KindUnion:
+		return "union with conditions"
 	case KindTime:
 		return "time"
 	case KindIfname:

@@ -132,7 +132,7 @@ func TestDecodeOutOfRange(t *testing.T) {
 		remote, local := oneValue(test.remote), oneValue(test.local)
 		enc, dec := newCodec(t, remote, local)
 		got := make([]byte, local.Value.Size)
-		err := dec.Value(got, enc.AppendValue(nil, test.value, nil), nil)
+		err := dec.Value(got, nil, enc.AppendValue(nil, nil, test.value, nil), nil)
 		if !errors.Is(err, test.want) {
 			t.Errorf("decode %s % x: got %v, want %v", test.name, test.value, err, test.want)
 		}
@@ -154,7 +154,7 @@ func TestDecoderKeepsUnsentFields(t *testing.T) {
 	there := oneValue(u8("b"), local, gone, sentField, u8("a"))
 	enc, dec := newCodec(t, there, here)
 	got := make([]byte, here.Value.Size)
-	if err := dec.Value(got, enc.AppendValue(nil, []byte{1, 2, 3, 4, 5}, nil), nil); err != nil {
+	if err := dec.Value(got, nil, enc.AppendValue(nil, nil, []byte{1, 2, 3, 4, 5}, nil), nil); err != nil {
 		t.Fatal(err)
 	}
 	if want := []byte{5, 9, 7, 8, 0, 0, 0, 0, 1, 4}; !bytes.Equal(got, want) {
@@ -187,14 +187,14 @@ func TestPerCPU(t *testing.T) {
 	three, two := perCPUSchema(3, packets, own), perCPUSchema(2, packets, own)
 	enc, dec := newCodec(t, three, three)
 	value := []byte{1, 0, 0, 0x80, 9, 9, 0, 0, 0, 0, 0, 0, 9, 9, 0, 0, 5, 0, 0, 0x80, 9, 9, 0, 0}
-	wire := enc.AppendValue(nil, value, nil)
+	wire := enc.AppendValue(nil, nil, value, nil)
 	got := make([]byte, 24)
-	if err := dec.Value(got, wire, nil); err != nil || !bytes.Equal(got, masked(value, three.Carried())) {
+	if err := dec.Value(got, nil, wire, nil); err != nil || !bytes.Equal(got, masked(value, three.Carried())) {
 		t.Fatalf("decode % x: got % x, error %v, want % x and nil", value, got, err, masked(value, three.Carried()))
 	}
 	_, dec = newCodec(t, three, two)
 	got = make([]byte, 16)
-	if err := dec.Value(got, wire, nil); err != nil {
+	if err := dec.Value(got, nil, wire, nil); err != nil {
 		t.Fatal(err)
 	}
 	if want := append([]byte{6}, make([]byte, 15)...); !bytes.Equal(got, want) { // the sum wraps

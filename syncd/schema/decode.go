@@ -14,6 +14,7 @@ type Decoder struct {
 	keep                 []Range
 	links                Links
 	same                 bool
+	unions               []*Field
 }
 
 // NewDecoder compiles a decoder for the wire bytes of a sender with the schema remote, into the
@@ -38,7 +39,7 @@ func NewDecoder(remote, local *Schema, links Links) (*Decoder, error) {
 	if err := incompatible(local.Map, problems); err != nil {
 		return nil, err
 	}
-	key, value := compiler{half: "key"}, compiler{half: "value"}
+	key, value := compiler{half: "key"}, compiler{half: "value", unions: local.unions()}
 	key.compile(remote.Key, local.Key, false)
 	value.compile(remote.Value, local.Value, fold)
 	if err := incompatible(local.Map, append(key.problems, value.problems...)); err != nil {
@@ -47,7 +48,7 @@ func NewDecoder(remote, local *Schema, links Links) (*Decoder, error) {
 	k := newKeepFinder(local.Value.Size)
 	k.message(remote.Value, local.Value, 0)
 	return &Decoder{
-		key: key.plan, value: value.plan, links: links, same: Equal(remote, local),
+		key: key.plan, value: value.plan, links: links, same: Equal(remote, local), unions: value.unions,
 		keyImage: make([]byte, local.Key.Size), valueImage: k.image, keep: k.ranges(),
 	}, nil
 }
@@ -64,7 +65,7 @@ func (d *Decoder) Keep() []Range { return d.keep }
 // Key decodes a key into dst, which has the size of a local key. It writes all of dst, also on
 // error. Errors wrap [ErrMalformed], [ErrRange] or [ErrLink].
 func (d *Decoder) Key(dst, wire []byte) error {
-	if err := d.key.decode(dst, d.keyImage, wire, nil, d.links); err != nil {
+	if _, err := d.key.decode(dst, d.keyImage, wire, nil, d.links); err != nil {
 		return fmt.Errorf("decode key: %w", err)
 	}
 	return nil
@@ -74,7 +75,7 @@ func (d *Decoder) Key(dst, wire []byte) error {
 // local key. All other bits are undefined: the interfaces of the key need not exist here. Errors wrap
 // [ErrMalformed] or [ErrRange].
 func (d *Decoder) ComparedKey(dst, wire []byte) error {
-	if err := d.key.decode(dst, d.keyImage, wire, nil, anyLink{}); err != nil {
+	if _, err := d.key.decode(dst, d.keyImage, wire, nil, anyLink{}); err != nil {
 		return fmt.Errorf("decode key: %w", err)
 	}
 	return nil
@@ -86,12 +87,19 @@ type anyLink struct{}
 func (anyLink) Index(string) (index uint32, ok bool) { return 1, true }
 func (anyLink) Name(uint32) (name string, ok bool)   { return "", false }
 
-// Value decodes a value into dst, which has the size of a local value. It writes all of dst, also
-// on error. Fields that the sender does not send receive their defaults. Errors wrap
-// [ErrMalformed], [ErrRange] or [ErrLink].
-func (d *Decoder) Value(dst, wire []byte, t *Times) error {
-	if err := d.value.decode(dst, d.valueImage, wire, t, d.links); err != nil {
+// Value decodes a value into dst, which has the size of a local value. key is the decoded key, which conditions of unions may
+// need. It writes all of dst, also on error. Fields that the sender does not send receive their defaults. Errors wrap
+// [ErrMalformed], [ErrRange] or [ErrLink]. A member of a union that the conditions of this node do not select does not fit.
+func (d *Decoder) Value(dst, key, wire []byte, t *Times) error {
+	members, err := d.value.decode(dst, d.valueImage, wire, t, d.links)
+	if err != nil {
 		return fmt.Errorf("decode value: %w", err)
+	}
+	for i, u := range d.unions {
+		if k := u.memberIndex(key, dst); members[i] != 0 && k >= 0 && int(members[i]) != k+1 {
+			return fmt.Errorf("decode value: %w: union %s has the member %s, and by the conditions of this node %s",
+				ErrRange, u.Name, u.Message.Fields[members[i]-1].Name, u.Message.Fields[k].Name)
+		}
 	}
 	return nil
 }
@@ -102,21 +110,27 @@ type decoding struct {
 	wire  []byte
 	times *Times
 	links Links
+	// members are the members of unions on the wire: 1 + index, or 0 if all bytes are zero.
+	members unionMembers
 }
 
-func (p *plan) decode(dst, image, wire []byte, t *Times, links Links) error {
+// unionMembers are numbered like Decoder.unions.
+type unionMembers [maxUnions]uint8
+
+func (p *plan) decode(dst, image, wire []byte, t *Times, links Links) (unionMembers, error) {
 	if len(dst) != p.size {
-		return fmt.Errorf("%d bytes of room instead of %d", len(dst), p.size)
+		return unionMembers{}, fmt.Errorf("%d bytes of room instead of %d", len(dst), p.size)
 	}
 	copy(dst, image)
 	if len(wire) > p.maxWireSize {
-		return fmt.Errorf("%w: %d bytes, at most %d can be", ErrMalformed, len(wire), p.maxWireSize)
+		return unionMembers{}, fmt.Errorf("%w: %d bytes, at most %d can be", ErrMalformed, len(wire), p.maxWireSize)
 	}
 	if t == nil {
 		t = &noTimes
 	}
 	d := decoding{plan: p, wire: wire, times: t, links: links}
-	return d.run(0, 0, len(wire), unsafe.Pointer(unsafe.SliceData(dst)))
+	err := d.run(0, 0, len(wire), unsafe.Pointer(unsafe.SliceData(dst)))
+	return d.members, err
 }
 
 // openMessage is a message that encloses the current one.
@@ -219,6 +233,22 @@ func (d *decoding) run(i, pos, end int, base unsafe.Pointer) error {
 				return d.plan.failed(ErrMalformed, i, body)
 			}
 			opens[depth] = openMessage{end: uint32(end), next: o.next}
+			depth++
+			end = pos + size
+			i++
+			continue
+		case opMember:
+			size := 0
+			if size, pos = d.length(body, end); size <= 0 {
+				return d.plan.failed(ErrMalformed, i, body)
+			}
+			if o.bits == 0 {
+				return d.plan.failed(ErrRange, i, body)
+			}
+			if o.bits != ignoredMember {
+				d.members[o.shift] = o.bits
+			}
+			opens[depth] = openMessage{end: uint32(end), next: o.n}
 			depth++
 			end = pos + size
 			i++

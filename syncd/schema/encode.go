@@ -17,6 +17,9 @@ type Encoder struct {
 	key, value plan
 	gaps       []gap
 	links      Links
+	// variants are the plans of values for each combination of members, by variantOf; empty without unions.
+	variants  []plan
+	variantOf func(key, value []byte) int
 }
 
 // NewEncoder compiles an encoder for s after checking s. If links is nil, interface names are not
@@ -31,7 +34,25 @@ func NewEncoder(s *Schema, links Links) (*Encoder, error) {
 	if problems := append(key.problems, value.problems...); len(problems) > 0 {
 		return nil, fmt.Errorf("%w: map %s: %s", ErrType, s.Map, problems[0])
 	}
-	return &Encoder{key: key.plan, value: value.plan, gaps: s.Key.gaps(), links: links}, nil
+	e := &Encoder{key: key.plan, value: value.plan, gaps: s.Key.gaps(), links: links, variantOf: s.VariantOf()}
+	for v := range s.Variants() {
+		if e.variantOf == nil {
+			break
+		}
+		one := s.Variant(v).Value
+		c := compiler{half: "value"}
+		c.compile(one, one, false)
+		e.variants = append(e.variants, c.plan)
+	}
+	return e, nil
+}
+
+// planOf returns the plan for the value of an entry.
+func (e *Encoder) planOf(key, value []byte) *plan {
+	if e.variantOf == nil {
+		return &e.value
+	}
+	return &e.variants[e.variantOf(key, value)]
 }
 
 // MaxKey returns the free capacity in bytes that AppendKey needs. It exceeds the wire size of any
@@ -76,18 +97,18 @@ func (e *Encoder) AppendKnownKey(dst, key []byte) []byte {
 	return out
 }
 
-// AppendValue appends the wire bytes of a value to dst and returns the extended buffer. It panics
-// if the value does not have the size in the schema. It leaves out times that t cannot convert, and
+// AppendValue appends the wire bytes of a value to dst and returns the extended buffer. key is that of
+// the entry, which conditions of unions may need. It panics if the value does not have the size in the schema. It leaves out times that t cannot convert, and
 // interfaces without a name, like an index of 0.
-func (e *Encoder) AppendValue(dst, value []byte, t *Times) []byte {
-	out, _ := e.value.encode(dst, value, t, e.links)
+func (e *Encoder) AppendValue(dst, key, value []byte, t *Times) []byte {
+	out, _ := e.planOf(key, value).encode(dst, value, t, e.links)
 	return out
 }
 
 // AppendNamedValue is AppendValue for a value that a receiver stores. The error wraps [ErrLink] if the value
 // contains an interface without a name, which the receiver would take for no interface.
-func (e *Encoder) AppendNamedValue(dst, value []byte, t *Times) ([]byte, error) {
-	out, ok := e.value.encode(dst, value, t, e.links)
+func (e *Encoder) AppendNamedValue(dst, key, value []byte, t *Times) ([]byte, error) {
+	out, ok := e.planOf(key, value).encode(dst, value, t, e.links)
 	if !ok {
 		return out, fmt.Errorf("encode value: %w", ErrLink)
 	}

@@ -129,7 +129,7 @@ func TestEvolution(t *testing.T) {
 			t.Fatal(err)
 		}
 		sameFields(t, s.Key, next.Key, key, gotKey, "key")
-		if err := dec.Value(got, enc.AppendValue(nil, value, &schema.CodecTimes), &schema.CodecTimes); err != nil {
+		if err := dec.Value(got, nil, enc.AppendValue(nil, nil, value, &schema.CodecTimes), &schema.CodecTimes); err != nil {
 			t.Fatal(err)
 		}
 		sameFields(t, s.Value, next.Value, value, got, "value")
@@ -137,7 +137,7 @@ func TestEvolution(t *testing.T) {
 		enc, dec = schema.NewCodec(t, next, s)
 		value = schematest.DrawStruct(t, next.Value)
 		got = make([]byte, s.Value.Size)
-		err = dec.Value(got, enc.AppendValue(nil, value, &schema.CodecTimes), &schema.CodecTimes)
+		err = dec.Value(got, nil, enc.AppendValue(nil, nil, value, &schema.CodecTimes), &schema.CodecTimes)
 		if errors.Is(err, schema.ErrRange) {
 			return
 		}

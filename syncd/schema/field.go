@@ -57,7 +57,7 @@ func (f *Field) WireType() string {
 		return "float"
 	case KindBytes:
 		return "bytes"
-	case KindMessage:
+	case KindMessage, KindUnion:
 		return "message"
 	case KindTime:
 		return "sfixed64"

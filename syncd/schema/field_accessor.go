@@ -27,6 +27,7 @@ const (
 	classLink  // string
 	classBytes // bytes
 	classMessage
+	classUnion
 )
 
 func classOf(f *Field) class {
@@ -51,6 +52,8 @@ func classOf(f *Field) class {
 		return classBytes
 	case KindMessage:
 		return classMessage
+	case KindUnion:
+		return classUnion
 	case KindUint:
 		if f.IsIPv4() {
 			return classFixed32
@@ -84,6 +87,8 @@ func accessorOf(f *Field, base int) fieldAccessor {
 	}
 	return l
 }
+
+func ptrAt(b []byte, off int) unsafe.Pointer { return unsafe.Pointer(&b[off]) }
 
 // load returns the integer at p in host order, sign extended if it is signed.
 func (l *fieldAccessor) load(p unsafe.Pointer) uint64 {

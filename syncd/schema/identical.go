@@ -26,6 +26,8 @@ func equalFields(a, b Field) bool {
 	switch a.Kind {
 	case KindMessage:
 		return equalMessages(a.Message, b.Message)
+	case KindUnion:
+		return a.When == b.When && equalMessages(a.Message, b.Message)
 	case KindEnum:
 		return a.Enum.Signed == b.Enum.Signed
 	case KindTime:
@@ -44,6 +46,6 @@ func Identical(a, b *Schema) bool {
 func treatedAlike(a, b *Message) bool {
 	return a == b || slices.EqualFunc(a.Fields, b.Fields, func(a, b Field) bool {
 		return (a.Roles^b.Roles)&(RoleVolatile|RoleSum) == 0 && bytes.Equal(a.Default, b.Default) &&
-			(a.Kind != KindMessage || treatedAlike(a.Message, b.Message))
+			(a.Message == nil || treatedAlike(a.Message, b.Message))
 	})
 }

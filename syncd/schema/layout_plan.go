@@ -49,6 +49,7 @@ const (
 	opBytes16  // 16 bytes
 	opBytes
 	opMessage
+	opMember   // a member of a union: n is the op after it, the end of the union
 	opMessages // an array; the ops of its elements follow, up to opStop
 	opGeneric  // rare cases: arrays, narrow signed integers, other layouts
 
@@ -65,12 +66,12 @@ const (
 type op struct {
 	tag, mask uint64 // the tag as on the wire, and the mask of its bytes
 	off       uint32
-	n         uint32 // bytes of opBytes and opMessage; index into plan.genericFields or plan.lists
+	n         uint32 // bytes of opBytes and opMessage; index into plan.genericFields, plan.lists or plan.ops
 	next      uint32 // the op after this field
 	code      opcode
 	tagLen    uint8
-	shift     uint8 // for opBits
-	bits      uint8 // for opBits
+	shift     uint8 // for opBits; number of the union of opMember
+	bits      uint8 // for opBits; 1 + index of the receiver's member of opMember, or 0 if it has none
 }
 
 // genericField is a field without an op code of its own.
@@ -111,6 +112,7 @@ type compiler struct {
 	half     string // key or value
 	problems []string
 	fields   map[*Message]map[string]*Field
+	unions   []*Field // of the receiver's value
 }
 
 // compile builds the plan for messages that are sent as from and stored as to. fold is true if they
@@ -203,8 +205,11 @@ func (c *compiler) field(from, to *Field, s scope) int {
 			return 0
 		}
 	}
-	if from.Kind == KindMessage {
+	switch from.Kind {
+	case KindMessage:
 		return c.nested(from, to, path, s)
+	case KindUnion:
+		return c.union(from, to, path, s)
 	}
 	if s.sum && to != nil && (to.Roles&RoleSum == 0 || to.Kind != KindUint && to.Kind != KindSint) {
 		c.problem(path, " cannot be summed over another number of CPUs")
@@ -234,6 +239,49 @@ func (c *compiler) nested(from, to *Field, path string, s scope) int {
 	c.plan.ops[begin].next = uint32(len(c.plan.ops))
 	return wireSize(o.tagLen, most)
 }
+
+// union adds a union with conditions. A message with one member, or none, is valid.
+func (c *compiler) union(from, to *Field, path string, s scope) int {
+	o := tagged(from.Number, 2)
+	number, members := 0, map[string]int{}
+	if to != nil {
+		s.base += to.Offset
+		number = slices.Index(c.unions, to)
+		for i := range to.Message.Fields {
+			members[to.Message.Fields[i].Name] = i
+		}
+	}
+	o.code, o.n, o.off = opMessage, uint32(from.Size), uint32(s.base)
+	begin := c.add(o, path)
+	var added []int
+	most := 0
+	for i := range from.Message.Fields {
+		f := &from.Message.Fields[i]
+		var inner *Message
+		m := tagged(f.Number, 2)
+		m.code, m.off, m.bits = opMember, uint32(s.base), ignoredMember
+		if to != nil {
+			k, ok := members[f.Name]
+			if m.shift, m.bits = uint8(number), 0; ok {
+				m.bits, inner = uint8(k+1), to.Message.Fields[k].Message
+			}
+		}
+		at := c.add(m, path+"."+f.Name)
+		most = max(most, wireSize(m.tagLen, c.message(f.Message, inner, scope{path: path + "." + f.Name + ".", base: s.base, span: s.span})))
+		c.add(op{code: opEnd, tagLen: m.tagLen}, path)
+		c.plan.ops[at].next = uint32(len(c.plan.ops))
+		added = append(added, at)
+	}
+	end := c.add(op{code: opEnd, tagLen: o.tagLen}, path)
+	for _, at := range added {
+		c.plan.ops[at].n = uint32(end)
+	}
+	c.plan.ops[begin].next = uint32(len(c.plan.ops))
+	return wireSize(o.tagLen, most)
+}
+
+// ignoredMember is the index of a member if the receiver ignores the union.
+const ignoredMember = 0xff
 
 func (c *compiler) messages(from, to *Field, o op, s scope) int {
 	l := list{count: uint32(from.Count), room: uint32(from.Count)}

@@ -69,16 +69,16 @@ func TestWireEncoding(t *testing.T) {
 		s := oneValue(test.field)
 		enc, dec := newCodec(t, s, s)
 		value, _ := hex.DecodeString(test.value)
-		wire := enc.AppendValue(nil, value, nil)
+		wire := enc.AppendValue(nil, nil, value, nil)
 		if got := hex.EncodeToString(wire); got != test.want {
 			t.Errorf("encode %s %s: got %s, want %s", test.name, test.value, got, test.want)
 			continue
 		}
 		got := make([]byte, len(value))
-		if err := dec.Value(got, wire, nil); err != nil {
+		if err := dec.Value(got, nil, wire, nil); err != nil {
 			t.Errorf("decode %s: %v", test.name, err)
 		}
-		if again := enc.AppendValue(nil, got, nil); !bytes.Equal(again, wire) {
+		if again := enc.AppendValue(nil, nil, got, nil); !bytes.Equal(again, wire) {
 			t.Errorf("encode %s again: want %x, got %x", test.name, wire, again)
 		}
 	}
@@ -98,9 +98,9 @@ func TestLongMessage(t *testing.T) {
 		for i := range value {
 			value[i] = byte(i%250 + 1)
 		}
-		wire := enc.AppendValue(nil, value, nil)
+		wire := enc.AppendValue(nil, nil, value, nil)
 		got := make([]byte, len(value))
-		if err := dec.Value(got, wire, nil); err != nil || !bytes.Equal(got, value) {
+		if err := dec.Value(got, nil, wire, nil); err != nil || !bytes.Equal(got, value) {
 			t.Errorf("round trip of %d bytes: error %v or another value", size, err)
 		}
 	}
@@ -164,14 +164,14 @@ func TestMalformed(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := dec.Value(make([]byte, s.Value.Size), wire, nil); !errors.Is(err, ErrMalformed) {
+		if err := dec.Value(make([]byte, s.Value.Size), nil, wire, nil); !errors.Is(err, ErrMalformed) {
 			t.Errorf("decode with %s: got %v, want ErrMalformed", name, err)
 		}
 	}
-	if err := dec.Value(make([]byte, s.Value.Size), []byte("\x4a\x04eth9"), nil); !errors.Is(err, ErrLink) {
+	if err := dec.Value(make([]byte, s.Value.Size), nil, []byte("\x4a\x04eth9"), nil); !errors.Is(err, ErrLink) {
 		t.Errorf("decode unknown interface: got %v, want ErrLink", err)
 	}
-	if err := dec.Value(make([]byte, 3), nil, nil); err == nil {
+	if err := dec.Value(make([]byte, 3), nil, nil, nil); err == nil {
 		t.Error("decode into 3 bytes: got no error, want an error")
 	}
 }
@@ -192,11 +192,11 @@ func TestInterfaceNames(t *testing.T) {
 			t.Fatal(err)
 		}
 		value := []byte{1, 0, 0, 0}
-		if _, err := enc.AppendNamedValue(nil, value, nil); (err == nil) != valid {
+		if _, err := enc.AppendNamedValue(nil, nil, value, nil); (err == nil) != valid {
 			t.Errorf("encode %q: got error %v, want sent %t", name, err, valid)
 		}
 		wire := append([]byte{0x0a, byte(len(name))}, name...)
-		if err := dec.Value(value, wire, nil); errors.Is(err, ErrMalformed) == valid {
+		if err := dec.Value(value, nil, wire, nil); errors.Is(err, ErrMalformed) == valid {
 			t.Errorf("decode %q: got error %v, want valid %t", name, err, valid)
 		}
 	}
@@ -336,8 +336,8 @@ func TestTimesBetweenHosts(t *testing.T) {
 		v, _ := sender.fromWall(c, now-idle)
 		shifted := here.Shift(ahead)
 		got := make([]byte, 8)
-		wire := enc.AppendValue(nil, unsafe.Slice((*byte)(unsafe.Pointer(&v)), 8), &sender)
-		if err := dec.Value(got, wire, &shifted); err != nil {
+		wire := enc.AppendValue(nil, nil, unsafe.Slice((*byte)(unsafe.Pointer(&v)), 8), &sender)
+		if err := dec.Value(got, nil, wire, &shifted); err != nil {
 			t.Fatal(err)
 		}
 		l := accessorOf(&s.Value.Fields[0], 0)

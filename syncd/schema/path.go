@@ -133,14 +133,37 @@ func (m *Message) fieldsOf(name string) (path []*Field, err error) {
 		path = append(path, &m.Fields[i])
 		m = m.Fields[i].Message
 	}
+	if path = shortened(path); len(path) == 0 {
+		return nil, errNoField
+	}
 	last := path[len(path)-1]
 	switch last.Kind {
-	case KindMessage:
+	case KindMessage, KindUnion:
 		return nil, fmt.Errorf("field %s is a struct: choose one of %s", name, strings.Join(fieldNames(last.Message, name+"."), ", "))
 	case KindNone:
 		return nil, fmt.Errorf("field %s (%s) cannot be read: it is the kernel's or a pointer", name, last.Type)
 	}
 	return path, nil
+}
+
+// shortened appends the field of a union's member that is no struct: it has the name of the member.
+func shortened(path []*Field) []*Field {
+	if n := len(path); n > 1 && path[n-2].Kind == KindUnion {
+		if inner := path[n-1].Message.Fields; len(inner) > 0 && inner[0].Name == path[n-1].Name {
+			path = append(path, &inner[0])
+		}
+	}
+	return path
+}
+
+// Present reports whether an entry has the field: each union of the path has the member of the path.
+func (p *Path) Present(key, value []byte) bool {
+	for i, f := range p.Fields {
+		if f.Kind == KindUnion && i+1 < len(p.Fields) && f.Member(key, value) != p.Fields[i+1] {
+			return false
+		}
+	}
+	return true
 }
 
 // fieldNames returns the names of the fields that have a path.
@@ -149,7 +172,7 @@ func fieldNames(m *Message, prefix string) []string {
 	for i := range m.Fields {
 		switch f := &m.Fields[i]; f.Kind {
 		case KindNone:
-		case KindMessage:
+		case KindMessage, KindUnion:
 			names = append(names, fieldNames(f.Message, prefix+f.Name+".")...)
 		default:
 			names = append(names, prefix+f.Name)

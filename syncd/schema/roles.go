@@ -46,13 +46,16 @@ type Setting struct {
 	Default string
 	// Name is the name of a field that has a position in place of a name; "" stands for at_OFFSET.
 	Name string
+	// Case is a member of a union, without roles: see [Case].
+	Case Case
 	// Family is the field that decides about the role ip: see [Field.Family].
 	Family string
 }
 
 // ParseSetting parses MAP:PATH=ROLE[,ROLE...]. Roles are ktime, boottime, jiffies,
 // jiffies/256, seconds, ifindex, volatile, local, sum, be, ipv4, ipv6, mac, port and ip=FIELD. The list may also contain
-// number=N, default=VALUE and name=NAME. The value none stands alone. [Schema.Apply] checks whether
+// number=N, default=VALUE and name=NAME. The value none stands alone, and so does
+// as:MEMBER [when CONDITION] for a union. [Schema.Apply] checks whether
 // the roles fit the field.
 func ParseSetting(s string) (Setting, error) {
 	place, roles, ok := strings.Cut(s, "=")
@@ -61,6 +64,13 @@ func ParseSetting(s string) (Setting, error) {
 		return Setting{}, fmt.Errorf("read field setting %q: want MAP:PATH=ROLE[,ROLE...]", s)
 	}
 	set := Setting{Map: name, Field: field}
+	if strings.HasPrefix(roles, "as:") {
+		var err error
+		if set.Case, err = parseCase(roles); err != nil {
+			return Setting{}, fmt.Errorf("read field setting %q: %w", s, err)
+		}
+		return set, nil
+	}
 	if roles == "none" {
 		set.Clear = true
 		return set, nil

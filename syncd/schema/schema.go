@@ -43,6 +43,8 @@ type Message struct {
 	Size int
 	// Fields are in the order of their declaration.
 	Fields []Field
+	// unions are the unions that fields represent. A peer's type has none.
+	unions []unionPlace
 }
 
 // Field is one member of a struct.
@@ -74,10 +76,14 @@ type Field struct {
 	// Signed is true if a KindTime is a signed integer. With 8 bytes it can then contain a time
 	// before boot.
 	Signed bool
-	// Message is the type of the elements of KindMessage.
+	// Message is the type of the elements of KindMessage. For KindUnion its fields are the members, each a message.
 	Message *Message
 	// Enum is the type of KindEnum.
 	Enum *Enum
+	// When is the conditions of a KindUnion as text, equal on nodes with the same settings.
+	When string
+	// cases are the conditions, the first match decides. They are nil for another node's union.
+	cases []memberCase
 	// Default is the content of a field with RoleLocal in an entry that a peer created. It has the
 	// size of the field. nil stands for zeros.
 	Default []byte
@@ -125,6 +131,7 @@ const (
 	KindMessage             // a message
 	KindTime                // sfixed64: Unix time in nanoseconds
 	KindIfname              // string: name of an interface
+	KindUnion               // a message with one of its fields; the others are other members at the same bytes
 )
 
 // Role is a set of meanings of a field, set by decl tags or settings.

@@ -153,13 +153,18 @@ func (b *builder) anonymousUnion(sc *draft, u *btf.Union, base int) error {
 	if sc.ordinal+c.ordinal >= reservedFirst {
 		return b.fail("has member %d: protobuf keeps the number", reservedFirst)
 	}
+	place := unionPlace{name: joinNames(u), typ: u, offset: base, number: sc.ordinal + 1}
 	for i, f := range c.msg.Fields {
+		place.fields = append(place.fields, f.Name)
 		f.Offset += base
 		f.decl.number += sc.ordinal
 		if i == 0 {
 			f.Doc = addDoc(c.doc, f.Doc)
 		}
 		sc.msg.Fields = append(sc.msg.Fields, f)
+	}
+	if len(place.fields) > 0 {
+		sc.msg.unions = append(sc.msg.unions, place)
 	}
 	sc.ordinal += c.ordinal
 	return nil

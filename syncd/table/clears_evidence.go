@@ -2,6 +2,7 @@ package table
 
 import (
 	"iter"
+	"slices"
 	"time"
 )
 
@@ -122,17 +123,19 @@ func (t *Table) isDeleted(d *heldDelete) bool {
 	return !d.longer && t.meta(d.slot).is(flagHeld) && !t.clears.absentOf.has(d.slot)
 }
 
-// usesChange reports whether a use of an entry changes its record: it has a volatile field, and refreshes are sent.
+// usesChange reports whether a use of any entry changes its record: it has a volatile field, and refreshes are sent.
 func (t *Table) usesChange() bool {
-	if t.opt.Refresh == 0 {
-		return false
-	}
-	for i, significant := range t.opt.Significant {
+	return t.opt.Refresh > 0 && !slices.ContainsFunc(t.opt.masks(), func(m Masks) bool { return !t.hasVolatile(m.Significant) })
+}
+
+// hasVolatile reports whether a value has bits that are replicated and not significant.
+func (t *Table) hasVolatile(significant []byte) bool {
+	for i, bits := range significant {
 		carried := byte(0xff)
 		if t.opt.Carried != nil {
 			carried = t.opt.Carried[i]
 		}
-		if carried&^significant != 0 {
+		if carried&^bits != 0 {
 			return true
 		}
 	}

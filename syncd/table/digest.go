@@ -60,6 +60,9 @@ type digester struct {
 	masked []byte
 	// mask is the mask of values, of the size of a value. See Options.compared.
 	mask []byte
+	// variants are the pairs of each variant of values, with the same secrets; empty without variants.
+	variants [][]wordPair
+	variant  func(key, value []byte) int
 	// pairs is mask in steps of 16 bytes, with the secrets to hash by. The last element is padded with zero
 	// bits.
 	pairs []wordPair
@@ -143,20 +146,34 @@ func (d *digester) init(o *Options) {
 	d.maskKeys(o.ComparedKey)
 	mask := o.compared()
 	d.mask = mask
-	padded := append(slices.Clone(mask), make([]byte, 16)...)
-	for at := 0; at < len(mask); at += 16 {
-		d.pairs = append(d.pairs, wordPair{
-			mask: [2]uint64{binary.LittleEndian.Uint64(padded[at:]), binary.LittleEndian.Uint64(padded[at+8:])},
-			key:  [2]uint64{random.Uint64(), random.Uint64()},
-		})
+	for range (len(mask) + 15) / 16 {
+		d.pairs = append(d.pairs, wordPair{key: [2]uint64{random.Uint64(), random.Uint64()}})
+	}
+	setMask(d.pairs, mask)
+	parts := [][]byte{{byte(min(len(o.ComparedKey), 1))}, o.ComparedKey, mask}
+	if o.Variants != nil {
+		d.variant = o.Variants.Of
+		for _, m := range o.Variants.Masks {
+			pairs := slices.Clone(d.pairs)
+			setMask(pairs, m.Compared)
+			d.variants, parts = append(d.variants, pairs), append(parts, m.Compared)
+		}
 	}
 	h := xxh3.NewSeed(scopeSeed)
-	for _, part := range [][]byte{{byte(min(len(o.ComparedKey), 1))}, o.ComparedKey, mask} {
+	for _, part := range parts {
 		_, _ = h.Write(binary.LittleEndian.AppendUint64(nil, uint64(len(part))))
 		_, _ = h.Write(part)
 	}
 	d.scope.Store(h.Sum64())
 	d.nodes = make(map[string]*nodeDigest)
+}
+
+// setMask sets the masks of pairs.
+func setMask(pairs []wordPair, mask []byte) {
+	padded := append(slices.Clone(mask), make([]byte, 16)...)
+	for i := range pairs {
+		pairs[i].mask = [2]uint64{binary.LittleEndian.Uint64(padded[16*i:]), binary.LittleEndian.Uint64(padded[16*i+8:])}
+	}
 }
 
 // maskKeys sets up the mask of keys. If the mask has all bits, keys are hashed without a mask.
@@ -212,11 +229,14 @@ func (d *digester) hashKey(key []byte) uint64 {
 	return xxh3.HashSeed(key, d.keySeed)
 }
 
-// hashValue returns the hash of the compared bits of a value. It is the sum of the products of neighbouring
+// hashValue returns the hash of the compared bits of the value of a key. It is the sum of the products of neighbouring
 // words, with a secret added to each word (NH, as in UMAC). It is the largest part of the cost of a digest.
 // It therefore uses two sums, and steps of one cache line.
-func (d *digester) hashValue(value []byte) uint64 {
+func (d *digester) hashValue(key, value []byte) uint64 {
 	pairs := d.pairs
+	if d.variants != nil {
+		pairs = d.variants[d.variant(key, value)]
+	}
 	a, b := d.contentSeed, uint64(0)
 	for len(value) >= 64 && len(pairs) >= 4 {
 		p, v := (*[4]wordPair)(pairs), (*[64]byte)(value)
@@ -261,7 +281,7 @@ func (t *Table) digestOf(s uint32, m *meta, o *ownerInfo) recordHash {
 		d.slot, d.hash = s, d.hashKey(entry[:t.keySize])
 	}
 	versionSum := fold(uint64(m.version)^d.versionSeed, o.hash)
-	return recordHash{d.hash >> bucketShift, fold(versionSum^d.hash, d.hashValue(entry[t.keySize:])^d.keySeed), versionSum}
+	return recordHash{d.hash >> bucketShift, fold(versionSum^d.hash, d.hashValue(entry[:t.keySize], entry[t.keySize:])^d.keySeed), versionSum}
 }
 
 // inDigest reports whether a record is part of its owner's digest: it is live and has a version.
@@ -368,14 +388,21 @@ func (tx *Tx) Bucket(key []byte) int { return tx.t.bucket(key) }
 // bucket returns the number of the bucket of a key.
 func (t *Table) bucket(key []byte) int { return int(t.digester.hashKey(key) >> bucketShift) }
 
-// EqualCompared reports whether two values are equal in all bits that digests cover. It returns false if
+// EqualCompared reports whether two values of a key are equal in all bits that digests cover. It returns false if
 // one has a wrong size. It takes no lock: the caller is inside Update or View, or SetDigestKey does not run
 // at the same time.
-func (t *Table) EqualCompared(a, b []byte) bool {
-	return len(a) == t.opt.ValueSize && len(b) == t.opt.ValueSize && equalUnder(t.digester.mask, a, b)
+func (t *Table) EqualCompared(key, a, b []byte) bool {
+	if len(a) != t.opt.ValueSize || len(b) != t.opt.ValueSize {
+		return false
+	}
+	if t.opt.Variants != nil {
+		m, ok := t.opt.masksOf(key, a, b)
+		return ok && equalUnder(m.Compared, a, b)
+	}
+	return equalUnder(t.digester.mask, a, b)
 }
 
 // equalCompared reports whether a record's value and another one are equal in all bits that digests cover.
 func (t *Table) equalCompared(s uint32, value []byte) bool {
-	return equalUnder(t.digester.mask, t.value(s), value)
+	return t.EqualCompared(t.key(s), t.value(s), value)
 }

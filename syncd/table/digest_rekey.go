@@ -15,7 +15,7 @@ func (tx *Tx) SetDigestKey(key []byte) {
 	}
 	t.opt.DigestKey = slices.Clone(key)
 	d := &t.digester
-	d.keyMask, d.masked, d.pairs = nil, nil, nil
+	d.keyMask, d.masked, d.pairs, d.variants = nil, nil, nil, nil
 	d.audit = audit{}
 	d.init(&t.opt)
 	for i := range t.owners.list {

@@ -26,14 +26,14 @@ func TestDigestCoversTheValue(t *testing.T) {
 			t.Errorf("pairs of words: got %d for %d bytes, want one per 16 bytes", n, size)
 		}
 		value := make([]byte, size)
-		was := d.hashValue(value)
+		was := d.hashValue(nil, value)
 		for i := range value {
 			value[i] = 0x10
-			if d.hashValue(value) == was {
+			if d.hashValue(nil, value) == was {
 				t.Errorf("byte %d of %d: a change leaves the hash unchanged", i, size)
 			}
 			value[i] = 0x08
-			if same := d.hashValue(value) == was; same != (mask[i] == 0xf0) {
+			if same := d.hashValue(nil, value) == was; same != (mask[i] == 0xf0) {
 				t.Errorf("byte %d of %d: a change outside the mask: got equal hashes %v, want %v", i, size, same, mask[i] == 0xf0)
 			}
 			value[i] = 0
@@ -71,7 +71,7 @@ func TestEqualComparedChecksSizes(t *testing.T) {
 		a, b []byte
 		want bool
 	}{{value, value, true}, {short, value, false}, {value, short, false}, {short, short, false}, {long, long, false}, {value, long, false}, {nil, nil, false}} {
-		if got := tab.EqualCompared(test.a, test.b); got != test.want {
+		if got := tab.EqualCompared(nil, test.a, test.b); got != test.want {
 			t.Errorf("values of %d and %d bytes: got equal %v, want %v", len(test.a), len(test.b), got, test.want)
 		}
 	}

@@ -14,6 +14,10 @@ type Range struct {
 // equalSignificant reports whether a record's value and another one are equal in the bits of
 // Options.Significant.
 func (t *Table) equalSignificant(s uint32, value []byte) bool {
+	if t.opt.Variants != nil {
+		m, ok := t.opt.masksOf(t.key(s), t.value(s), value)
+		return ok && equalUnder(m.Significant, t.value(s), value)
+	}
 	return equalUnder(t.opt.Significant, t.value(s), value)
 }
 

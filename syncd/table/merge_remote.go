@@ -175,7 +175,7 @@ func (t *Table) replacesNamed(d *Delta, s uint32, opt RemoteOptions) bool {
 	if d.Version != NamedVersion || m.version != NamedVersion || d.Owner != m.owner || !m.live() || d.Delete {
 		return false
 	}
-	is, was := t.digester.hashValue(d.Value), t.digester.hashValue(t.value(s))
+	is, was := t.digester.hashValue(d.Key, d.Value), t.digester.hashValue(d.Key, t.value(s))
 	return is > was || is != was && opt.Sender != 0 && t.owners.list[opt.Sender].Node == t.owners.list[d.Owner].Node
 }
 

@@ -92,6 +92,8 @@ type Options struct {
 	// Compared is a bit mask of a value, ValueSize bytes, with the bits that are equal on all nodes. It
 	// must be a subset of Significant and Carried. Nil: the intersection of the two.
 	Compared []byte
+	// Variants are the masks of entries whose values have unions. Nil: Significant and Compared are those of all entries.
+	Variants *Variants
 	// MaxEntries is the capacity of the kernel map in entries; 0: unknown.
 	MaxEntries int
 	// MaxLive is the highest number of live records up to which records of peers enter. Zero: no limit. See
@@ -287,7 +289,7 @@ func New(o Options) (*Table, error) {
 		return nil, fmt.Errorf("create table: key size %d and value size %d must be above 0: %w", o.KeySize, o.ValueSize, ErrOptions)
 	case o.MaxRecords < 0 || o.MaxRecords > maxRecords:
 		return nil, fmt.Errorf("create table: record limit %d is out of range: %w", o.MaxRecords, ErrOptions)
-	case !o.isMask(o.Significant), !o.isMask(o.Carried), !o.isMask(o.Stable):
+	case !o.isMask(o.Significant), !o.isMask(o.Carried), !o.isMask(o.Stable), !o.Variants.fit(&o):
 		return nil, fmt.Errorf("create table: significant, carried and stable masks must have the size of a value: %w", ErrOptions)
 	case o.EvictedTTL < 0 || o.MaxEvicted < 0 || o.MaxEntries < 0:
 		return nil, fmt.Errorf("create table: negative evicted lifetime %s, evicted limit %d or map size %d: %w",

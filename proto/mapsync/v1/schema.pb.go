@@ -49,6 +49,8 @@ const (
 	FieldKind_FIELD_KIND_TIME FieldKind = 9
 	// string: name of a network interface.
 	FieldKind_FIELD_KIND_IFNAME FieldKind = 10
+	// A message with at most one of its fields. The fields are members of a union: messages at the same offset.
+	FieldKind_FIELD_KIND_UNION FieldKind = 11
 )
 
 // Enum value maps for FieldKind.
@@ -65,6 +67,7 @@ var (
 		8:  "FIELD_KIND_MESSAGE",
 		9:  "FIELD_KIND_TIME",
 		10: "FIELD_KIND_IFNAME",
+		11: "FIELD_KIND_UNION",
 	}
 	FieldKind_value = map[string]int32{
 		"FIELD_KIND_UNSPECIFIED": 0,
@@ -78,6 +81,7 @@ var (
 		"FIELD_KIND_MESSAGE":     8,
 		"FIELD_KIND_TIME":        9,
 		"FIELD_KIND_IFNAME":      10,
+		"FIELD_KIND_UNION":       11,
 	}
 )
 
@@ -371,12 +375,14 @@ type Field struct {
 	Roles []FieldRole `protobuf:"varint,9,rep,packed,name=roles,proto3,enum=mapsync.v1.FieldRole" json:"roles,omitempty"`
 	// C type, for display.
 	Type string `protobuf:"bytes,10,opt,name=type,proto3" json:"type,omitempty"`
-	// Type of the elements if kind is FIELD_KIND_MESSAGE.
+	// Type of the elements if kind is FIELD_KIND_MESSAGE, or of a union if kind is FIELD_KIND_UNION.
 	Message *MessageType `protobuf:"bytes,11,opt,name=message,proto3" json:"message,omitempty"`
 	// Type of the elements if kind is FIELD_KIND_ENUM.
 	Enum *EnumType `protobuf:"bytes,12,opt,name=enum,proto3" json:"enum,omitempty"`
 	// The integer is signed, if kind is FIELD_KIND_TIME.
-	Signed        bool `protobuf:"varint,13,opt,name=signed,proto3" json:"signed,omitempty"`
+	Signed bool `protobuf:"varint,13,opt,name=signed,proto3" json:"signed,omitempty"`
+	// Conditions that decide about the member of an entry, as text, if kind is FIELD_KIND_UNION.
+	When          string `protobuf:"bytes,14,opt,name=when,proto3" json:"when,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -500,6 +506,13 @@ func (x *Field) GetSigned() bool {
 		return x.Signed
 	}
 	return false
+}
+
+func (x *Field) GetWhen() string {
+	if x != nil {
+		return x.When
+	}
+	return ""
 }
 
 // EnumType is a C enum.
@@ -636,7 +649,7 @@ const file_mapsync_v1_schema_proto_rawDesc = "" +
 	"\vMessageType\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
 	"\x04size\x18\x02 \x01(\rR\x04size\x12)\n" +
-	"\x06fields\x18\x03 \x03(\v2\x11.mapsync.v1.FieldR\x06fields\"\x90\x03\n" +
+	"\x06fields\x18\x03 \x03(\v2\x11.mapsync.v1.FieldR\x06fields\"\xa4\x03\n" +
 	"\x05Field\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x16\n" +
 	"\x06number\x18\x02 \x01(\rR\x06number\x12\x16\n" +
@@ -652,14 +665,15 @@ const file_mapsync_v1_schema_proto_rawDesc = "" +
 	" \x01(\tR\x04type\x121\n" +
 	"\amessage\x18\v \x01(\v2\x17.mapsync.v1.MessageTypeR\amessage\x12(\n" +
 	"\x04enum\x18\f \x01(\v2\x14.mapsync.v1.EnumTypeR\x04enum\x12\x16\n" +
-	"\x06signed\x18\r \x01(\bR\x06signed\"e\n" +
+	"\x06signed\x18\r \x01(\bR\x06signed\x12\x12\n" +
+	"\x04when\x18\x0e \x01(\tR\x04when\"e\n" +
 	"\bEnumType\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x16\n" +
 	"\x06signed\x18\x02 \x01(\bR\x06signed\x12-\n" +
 	"\x06values\x18\x03 \x03(\v2\x15.mapsync.v1.EnumValueR\x06values\"5\n" +
 	"\tEnumValue\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\x12R\x05value*\x80\x02\n" +
+	"\x05value\x18\x02 \x01(\x12R\x05value*\x96\x02\n" +
 	"\tFieldKind\x12\x1a\n" +
 	"\x16FIELD_KIND_UNSPECIFIED\x10\x00\x12\x13\n" +
 	"\x0fFIELD_KIND_NONE\x10\x01\x12\x13\n" +
@@ -672,7 +686,8 @@ const file_mapsync_v1_schema_proto_rawDesc = "" +
 	"\x12FIELD_KIND_MESSAGE\x10\b\x12\x13\n" +
 	"\x0fFIELD_KIND_TIME\x10\t\x12\x15\n" +
 	"\x11FIELD_KIND_IFNAME\x10\n" +
-	"*\xe3\x02\n" +
+	"\x12\x14\n" +
+	"\x10FIELD_KIND_UNION\x10\v*\xe3\x02\n" +
 	"\tFieldRole\x12\x1a\n" +
 	"\x16FIELD_ROLE_UNSPECIFIED\x10\x00\x12\x14\n" +
 	"\x10FIELD_ROLE_KTIME\x10\x01\x12\x17\n" +

@@ -237,9 +237,9 @@ func (e *Encoder) encode(r *table.Record) (key, value []byte, op mapsyncv1.Opera
 		return key, nil, mapsyncv1.Operation_OPERATION_DELETE, nil
 	}
 	if e.opt.Observe {
-		return key, e.opt.Schema.AppendValue(e.value[:0], r.Value, &e.times), mapsyncv1.Operation_OPERATION_UPDATE, nil
+		return key, e.opt.Schema.AppendValue(e.value[:0], r.Key, r.Value, &e.times), mapsyncv1.Operation_OPERATION_UPDATE, nil
 	}
-	value, err = e.opt.Schema.AppendNamedValue(e.value[:0], r.Value, &e.times)
+	value, err = e.opt.Schema.AppendNamedValue(e.value[:0], r.Key, r.Value, &e.times)
 	return key, value, mapsyncv1.Operation_OPERATION_UPDATE, err
 }
 

@@ -272,7 +272,7 @@ func TestTimesOfBatch(t *testing.T) {
 		})
 		c.Close()
 		got := finished(t, e, 0, 1, true).GetDeltas()[0].GetValue()
-		if want := enc.AppendValue(nil, v, &times); !slices.Equal(got, want) || len(want) == 0 {
+		if want := enc.AppendValue(nil, nil, v, &times); !slices.Equal(got, want) || len(want) == 0 {
 			t.Errorf("value with the clock %d: got %x, want %x", boot, got, want)
 		}
 	}

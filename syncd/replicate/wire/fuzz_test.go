@@ -50,7 +50,7 @@ func FuzzSchema(f *testing.F) {
 	if key, err = e.AppendKey(nil, key); err != nil {
 		f.Fatalf("encode key: got error %v, want nil", err)
 	}
-	value = e.AppendValue(nil, value, &times)
+	value = e.AppendValue(nil, nil, value, &times)
 	for _, s := range []*schema.Schema{schematest.Rich(), schematest.OldVersion(), schematest.NewVersion(), perCPU(), schematest.InterfaceKey(), schema.FromSizes("x", 8, 133)} {
 		f.Add(encoded(f, SchemaToProto(s)), key, value)
 	}
@@ -73,7 +73,7 @@ func FuzzSchema(f *testing.F) {
 				continue
 			}
 			k, v := make([]byte, ours.Key.Size), make([]byte, ours.Value.Size)
-			_, _ = d.Key(k, key), d.Value(v, value, &times)
+			_, _ = d.Key(k, key), d.Value(v, nil, value, &times)
 			for _, r := range d.Keep() {
 				if r.Offset < 0 || r.Size < 1 || r.Offset+r.Size > len(v) {
 					t.Fatalf("keep: got %+v of %d bytes, want ranges of at least 1 byte inside the value", r, len(v))
@@ -81,7 +81,7 @@ func FuzzSchema(f *testing.F) {
 			}
 		}
 		if e, err := schema.NewEncoder(theirs, interfaces); err == nil && theirs.Value.Size < 1<<12 {
-			e.AppendValue(nil, make([]byte, theirs.Value.Size), &times)
+			e.AppendValue(nil, nil, make([]byte, theirs.Value.Size), &times)
 		}
 		_, _ = schema.NewDecoder(local, theirs, interfaces)
 	})

@@ -55,7 +55,7 @@ func fieldToProto(f *schema.Field) *mapsyncv1.Field {
 	p := &mapsyncv1.Field{
 		Name: f.Name, Number: uint32(f.Number), Offset: uint32(f.Offset), Size: uint32(f.Size), Count: uint32(f.Count),
 		BitOffset: uint32(f.BitOffset), BitSize: uint32(f.BitSize), Kind: kindToProto(f.Kind), Type: f.Type,
-		Message: messageToProto(f.Message), Signed: f.Signed,
+		Message: messageToProto(f.Message), Signed: f.Signed, When: f.When,
 	}
 	roles := f.Roles
 	if roles&schema.RoleIP != 0 { // the family is for display on this node
@@ -135,10 +135,10 @@ func fieldFromProto(f *schema.Field, p *mapsyncv1.Field, depth int) (err error) 
 	*f = schema.Field{
 		Name: p.GetName(), Number: int(p.GetNumber()), Offset: int(p.GetOffset()), Size: int(p.GetSize()), Count: int(p.GetCount()),
 		BitOffset: int(p.GetBitOffset()), BitSize: int(p.GetBitSize()), Kind: schema.Kind(p.GetKind() - 1), Type: p.GetType(),
-		Signed: p.GetSigned(),
+		Signed: p.GetSigned(), When: p.GetWhen(),
 	}
 	// The conversion truncates a number that is out of range, so it is compared with the original.
-	if kindToProto(f.Kind) != p.GetKind() || f.Kind > schema.KindIfname {
+	if kindToProto(f.Kind) != p.GetKind() || f.Kind > schema.KindUnion {
 		return fmt.Errorf("read unknown kind %d: %w", p.GetKind(), ErrMalformed)
 	}
 	for _, r := range p.GetRoles() {

@@ -10,19 +10,19 @@ import (
 // AppendJSONKey appends a key as a JSON object. It appends a string of hex if the map has no BTF,
 // or if the bytes are too few.
 func (p *Printer) AppendJSONKey(dst, key []byte) []byte {
-	return p.appendJSON(dst, p.schema.Key, key, nil)
+	return p.appendJSON(dst, p.schema.Key, key, key, nil)
 }
 
-// AppendJSONValue appends a value in the same format as AppendJSONKey.
-func (p *Printer) AppendJSONValue(dst, value []byte, t *schema.Times) []byte {
-	return p.appendJSON(dst, p.schema.Value, value, t)
+// AppendJSONValue appends a value in the same format as AppendJSONKey. key is that of the entry.
+func (p *Printer) AppendJSONValue(dst, key, value []byte, t *schema.Times) []byte {
+	return p.appendJSON(dst, p.schema.Value, key, value, t)
 }
 
-func (p *Printer) appendJSON(dst []byte, m *schema.Message, data []byte, t *schema.Times) []byte {
+func (p *Printer) appendJSON(dst []byte, m *schema.Message, key, data []byte, t *schema.Times) []byte {
 	if p.schema.Opaque || len(data) < m.Size {
 		return append(hex.AppendEncode(append(dst, '"'), data), '"')
 	}
-	w := writer{p: p, times: t, dst: dst, half: data, json: true}
+	w := writer{p: p, times: t, dst: dst, key: key, half: data, json: true}
 	w.message(m, data)
 	return w.dst
 }

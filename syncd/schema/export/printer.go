@@ -44,19 +44,20 @@ func NewPrinter(s *schema.Schema, links schema.Links) *Printer {
 
 // AppendKey appends a key as text. It writes bytes that are too few for the type in hex.
 func (p *Printer) AppendKey(dst, key []byte) []byte {
-	return p.appendText(dst, p.schema.Key, key, nil)
+	return p.appendText(dst, p.schema.Key, key, key, nil)
 }
 
-// AppendValue appends a value as text. If t is nil, times are written as the kernel's numbers.
-func (p *Printer) AppendValue(dst, value []byte, t *schema.Times) []byte {
-	return p.appendText(dst, p.schema.Value, value, t)
+// AppendValue appends a value as text. key is that of the entry, which conditions of unions may need. If t is nil, times are
+// written as the kernel's numbers.
+func (p *Printer) AppendValue(dst, key, value []byte, t *schema.Times) []byte {
+	return p.appendText(dst, p.schema.Value, key, value, t)
 }
 
-func (p *Printer) appendText(dst []byte, m *schema.Message, data []byte, t *schema.Times) []byte {
+func (p *Printer) appendText(dst []byte, m *schema.Message, key, data []byte, t *schema.Times) []byte {
 	if p.schema.Opaque || len(data) < m.Size {
 		return hex.AppendEncode(dst, data)
 	}
-	w := writer{p: p, times: t, dst: dst, half: data}
+	w := writer{p: p, times: t, dst: dst, key: key, half: data}
 	w.message(m, data)
 	return w.dst
 }
@@ -77,6 +78,7 @@ type writer struct {
 	p     *Printer
 	times *schema.Times
 	dst   []byte
+	key   []byte // of the entry
 	half  []byte // the whole key or value
 	json  bool
 	bare  bool // text without quotes
@@ -105,6 +107,18 @@ func (w *writer) message(m *schema.Message, data []byte) (any bool) {
 	return any
 }
 
+// union writes a union like a message with the member that it has. A member that is no struct is not nested.
+func (w *writer) union(f *schema.Field, data []byte) (nonzero bool) {
+	member := f.Member(w.key, w.half)
+	if member == nil {
+		member = &f.Message.Fields[0]
+	}
+	if inner := member.Message.Fields; len(inner) > 0 && inner[0].Name == member.Name {
+		return w.message(member.Message, data)
+	}
+	return w.message(&schema.Message{Fields: []schema.Field{*member}}, data)
+}
+
 // name writes the name of a field and the separators before its value.
 func (w *writer) name(f *schema.Field, more bool) {
 	switch {
@@ -113,7 +127,7 @@ func (w *writer) name(f *schema.Field, more bool) {
 			w.dst = append(w.dst, ' ')
 		}
 		w.dst = append(w.dst, f.Name...)
-		if f.Kind != schema.KindMessage || f.Count > 0 {
+		if f.Kind != schema.KindMessage && f.Kind != schema.KindUnion || f.Count > 0 {
 			w.dst = append(w.dst, '=')
 		}
 	default:
@@ -153,8 +167,11 @@ func (w *writer) comma() byte {
 
 // element writes one element and reports whether it is not zero.
 func (w *writer) element(f *schema.Field, data []byte, i int) (nonzero bool) {
-	if f.Kind == schema.KindMessage {
+	switch f.Kind {
+	case schema.KindMessage:
 		return w.message(f.Message, f.BytesAt(data, i))
+	case schema.KindUnion:
+		return w.union(f, f.BytesAt(data, i))
 	}
 	if address := f.AddressSize(); address > 0 || f.Kind == schema.KindBytes || f.Kind == schema.KindNone {
 		b := f.BytesAt(data, i)

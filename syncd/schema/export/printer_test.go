@@ -21,15 +21,15 @@ func TestPrinterText(t *testing.T) {
 	p := export.NewPrinter(schematest.Conntrack(), schematest.Links{2: "eth0"})
 	key, value := schematest.Entry()
 	equal(t, "key", string(p.AppendKey([]byte("> "), key)), `> {saddr=10.0.0.1 vip=192.0.2.1 sport=443 proto=TCP zone=7 dev=eth0}`)
-	equal(t, "value", string(p.AppendValue(nil, value, schematest.Boot)), entryText)
-	equal(t, "zero value", string(p.AppendValue(nil, make([]byte, 176), schematest.Boot)), `{}`)
+	equal(t, "value", string(p.AppendValue(nil, nil, value, schematest.Boot)), entryText)
+	equal(t, "zero value", string(p.AppendValue(nil, nil, make([]byte, 176), schematest.Boot)), `{}`)
 	equal(t, "short key", string(p.AppendKey(nil, key[:3])), `0a0000`)
 
 	clear(value)
 	value[3], value[32], value[61], value[104] = 0xff, 9, 7, 3
-	equal(t, "no clock", string(p.AppendValue(nil, value, nil)), `{last_seen=9 comm=0007}`)
+	equal(t, "no clock", string(p.AppendValue(nil, nil, value, nil)), `{last_seen=9 comm=0007}`)
 	p.All = true
-	equal(t, "all", string(p.AppendValue(nil, value, nil)), `{lock=000000ff last_seen=9 comm=0007 shard=3}`)
+	equal(t, "all", string(p.AppendValue(nil, nil, value, nil)), `{lock=000000ff last_seen=9 comm=0007 shard=3}`)
 }
 
 func TestPrinterJSON(t *testing.T) {
@@ -37,7 +37,7 @@ func TestPrinterJSON(t *testing.T) {
 	key, value := schematest.Entry()
 	equal(t, "key", string(p.AppendJSONKey(nil, key)),
 		`{"saddr":"10.0.0.1","vip":"192.0.2.1","sport":443,"proto":"TCP","zone":7,"dev":"eth0"}`)
-	equal(t, "value", string(p.AppendJSONValue(nil, value, schematest.Boot)), `{"state":"CT_OPEN","syn":1,"level":-3,`+
+	equal(t, "value", string(p.AppendJSONValue(nil, nil, value, schematest.Boot)), `{"state":"CT_OPEN","syn":1,"level":-3,`+
 		`"nat":{"daddr":"fd00::1","dport":8080},"last_seen":"2026-01-01T00:00:05Z","packets":"9007199254740993",`+
 		`"drift":-1,"alive":true,"mac":"02:00:00:00:00:aa","comm":"a\"b","load":1.5,"ports":[80,0,443,0],"features":"F_TOP",`+
 		`"hops":[{"dev":"","cost":-1},{"dev":"9","cost":0}],"verdict":"DROP","blob":"dead000000000000",`+
@@ -58,8 +58,8 @@ func TestPrinterJSON(t *testing.T) {
 		Comm, Load, Lock, Next, Verdict any
 		State                           json.Number
 	}
-	if err := json.Unmarshal(p.AppendJSONValue(nil, value, schematest.Boot), &decoded); err != nil {
-		t.Fatalf("decode JSON: %v in %s", err, p.AppendJSONValue(nil, value, schematest.Boot))
+	if err := json.Unmarshal(p.AppendJSONValue(nil, nil, value, schematest.Boot), &decoded); err != nil {
+		t.Fatalf("decode JSON: %v in %s", err, p.AppendJSONValue(nil, nil, value, schematest.Boot))
 	}
 	runes := []rune(decoded.Comm.(string))
 	for i, c := range value[60:76] {
@@ -81,7 +81,7 @@ func TestPrinterEscapesNames(t *testing.T) {
 	key, _ := schematest.Entry()
 	equal(t, "key", string(p.AppendKey(nil, key)), `{saddr=10.0.0.1 vip=192.0.2.1 sport=443 proto=TCP zone=7 dev=\u001b]0;é"\u202e}`)
 	var decoded struct{ Dev, State string }
-	for _, encoded := range [][]byte{p.AppendJSONKey(nil, key), p.AppendJSONValue(nil, make([]byte, s.Value.Size), nil)} {
+	for _, encoded := range [][]byte{p.AppendJSONKey(nil, key), p.AppendJSONValue(nil, nil, make([]byte, s.Value.Size), nil)} {
 		if err := json.Unmarshal(encoded, &decoded); err != nil || !printable.Is(string(encoded)) {
 			t.Errorf("JSON: got %q, error %v, want valid JSON of printable characters", encoded, err)
 		}
@@ -96,11 +96,11 @@ func TestPrinterOpaqueAndPerCPU(t *testing.T) {
 	}
 	p := export.NewPrinter(&schema.Schema{Map: "m", Opaque: true, Key: bytes(2), Value: bytes(3)}, nil)
 	equal(t, "opaque text", string(p.AppendKey(nil, []byte{0, 1})), `0001`)
-	equal(t, "opaque JSON", string(p.AppendJSONValue(nil, []byte{1, 2, 0}, nil)), `"010200"`)
+	equal(t, "opaque JSON", string(p.AppendJSONValue(nil, nil, []byte{1, 2, 0}, nil)), `"010200"`)
 
 	p = export.NewPrinter(schematest.PerCPU(), nil)
-	equal(t, "CPUs", string(p.AppendValue(nil, []byte{16: 5, 32: 7, 63: 0}, nil)), `{cpu=[{} {packets=5} {packets=7}]}`)
-	equal(t, "CPUs as JSON", string(p.AppendJSONValue(nil, []byte{16: 5, 63: 0}, nil)),
+	equal(t, "CPUs", string(p.AppendValue(nil, nil, []byte{16: 5, 32: 7, 63: 0}, nil)), `{cpu=[{} {packets=5} {packets=7}]}`)
+	equal(t, "CPUs as JSON", string(p.AppendJSONValue(nil, nil, []byte{16: 5, 63: 0}, nil)),
 		`{"cpu":[{"packets":"0","port":0},{"packets":"5","port":0},{"packets":"0","port":0},{"packets":"0","port":0}]}`)
 }
 

@@ -124,7 +124,7 @@ func (x *exporter) collect(m *schema.Message) {
 func eachMessage(m *schema.Message, what func(*schema.Message)) {
 	what(m)
 	for i := range m.Fields {
-		if f := &m.Fields[i]; f.Kind == schema.KindMessage && f.Sent() {
+		if f := &m.Fields[i]; f.Message != nil && f.Sent() {
 			eachMessage(f.Message, what)
 		}
 	}

@@ -223,7 +223,7 @@ func TestProtoDecodesEntry(t *testing.T) {
 	}
 	c := comparison{t: t, times: schematest.Boot, links: l}
 	c.half(file.Messages().ByName("CtMapKey"), s.Key, key, wire)
-	c.half(file.Messages().ByName("CtMapValue"), s.Value, value, encoder.AppendValue(nil, value, schematest.Boot))
+	c.half(file.Messages().ByName("CtMapValue"), s.Value, value, encoder.AppendValue(nil, nil, value, schematest.Boot))
 }
 
 // TestProtoDecodesRandomEntries checks that a program with only the exported file decodes
@@ -256,7 +256,7 @@ func TestProtoDecodesRandomEntries(t *testing.T) {
 		for i, fields := range schematest.FieldBits(s.Value) {
 			value[i] |= ^fields // padding, with undefined content
 		}
-		c.half(types.ByName("MValue"), s.Value, value, encoder.AppendValue(nil, value, times))
+		c.half(types.ByName("MValue"), s.Value, value, encoder.AppendValue(nil, nil, value, times))
 	})
 }
 

@@ -139,7 +139,7 @@ func sameMessage(a, b *schema.Message) bool {
 }
 
 func sameField(a, b schema.Field) bool {
-	if a.Kind != b.Kind || a.Kind == schema.KindMessage && !sameMessage(a.Message, b.Message) ||
+	if a.Kind != b.Kind || a.Message != nil && !sameMessage(a.Message, b.Message) ||
 		a.Kind == schema.KindEnum && !sameEnum(a.Enum, b.Enum) {
 		return false
 	}

@@ -51,6 +51,9 @@ func tableMessage(w io.Writer, m *schema.Message, path string, base, depth int) 
 	end := 0 // in bits: the end of the last field
 	for _, f := range byPlace(m) {
 		start := f.FirstBit()
+		if start < end { // a member of a union
+			end = start
+		}
 		tablePadding(w, indent, base, end, start)
 		end = max(end, f.EndBit())
 		wire, number := "not sent", "-"
@@ -67,7 +70,7 @@ func tableMessage(w io.Writer, m *schema.Message, path string, base, depth int) 
 		}
 		fmt.Fprintf(w, "%s%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", indent, path+f.Name, offset, size, f.Type, wire, number,
 			dash(strings.Join(f.Roles.Names(), ",")), oneLine(f.Doc))
-		if f.Kind == schema.KindMessage {
+		if f.Message != nil {
 			within := path + f.Name
 			if f.Count > 0 {
 				within += "[]"

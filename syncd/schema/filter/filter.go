@@ -76,10 +76,11 @@ func Parse(s *schema.Schema, expr string) (*Filter, error) {
 }
 
 // Match reports whether an entry meets the condition. If t is nil, a time differs from any other
-// time. An entry shorter than its type matches no condition.
+// time. An entry shorter than its type matches no condition, and
+// neither does one whose union has another member.
 func (f *Filter) Match(key, value []byte, t *schema.Times) bool {
 	data, ok := f.field.Half(key, value)
-	if !ok {
+	if !ok || !f.field.Present(key, value) {
 		return false
 	}
 	if f.op == "!=" {

@@ -116,7 +116,7 @@ func (s *Sample) Add(key, value []byte) {
 			continue
 		}
 		half, ok := c.path.Half(key, value)
-		if !ok {
+		if !ok || !c.path.Present(key, value) {
 			continue
 		}
 		if c.word >= 0 {

@@ -1,0 +1,492 @@
+package schema
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/cilium/ebpf/btf"
+)
+
+// This file defines unions whose member a condition decides.
+
+// Limits of unions with conditions.
+const (
+	maxUnions   = 8   // in a value
+	maxVariants = 256 // combinations of their members
+	// bytesMember is the member of a union that no condition selects.
+	bytesMember = "bytes"
+	// uncoveredNumber is the number of a field for the bytes at offset 0 of a union that its member does not cover.
+	uncoveredNumber = 20000
+)
+
+// unionPlace is a union of a type, and the fields that represent it while no condition decides about its member.
+type unionPlace struct {
+	name   string // of the field; of an anonymous union the joined names of its members
+	typ    *btf.Union
+	offset int
+	number int
+	fields []string
+}
+
+// memberCase is a condition under which a union has a member.
+type memberCase struct {
+	member int // index in the fields of the union's message
+	// The field is in the key or in the value, at an offset from its beginning. Without a field, the condition is true.
+	always bool
+	key    bool
+	field  fieldAccessor
+	mask   uint64   // any of these bits; 0: values decide
+	values []uint64 // one of these
+}
+
+// matches reports whether an entry meets the condition.
+func (c *memberCase) matches(key, value []byte) bool {
+	if c.always {
+		return true
+	}
+	half := value
+	if c.key {
+		half = key
+	}
+	end := int(c.field.off + c.field.size)
+	if end > len(half) {
+		return false
+	}
+	n := c.field.load(ptrAt(half, int(c.field.off)))
+	if c.mask != 0 {
+		return n&c.mask != 0
+	}
+	return slices.Contains(c.values, n)
+}
+
+// Member returns the member that a union has in an entry, or nil if the conditions are those of another node.
+func (f *Field) Member(key, value []byte) *Field {
+	if i := f.memberIndex(key, value); i >= 0 {
+		return &f.Message.Fields[i]
+	}
+	return nil
+}
+
+func (f *Field) memberIndex(key, value []byte) int {
+	for i := range f.cases {
+		if f.cases[i].matches(key, value) {
+			return f.cases[i].member
+		}
+	}
+	return -1
+}
+
+// unions returns the unions with conditions of the value, in the order of their fields, outer ones first.
+func (s *Schema) unions() []*Field { return s.Value.appendUnions(nil) }
+
+func (m *Message) appendUnions(list []*Field) []*Field {
+	for i := range m.Fields {
+		f := &m.Fields[i]
+		if f.Kind == KindUnion {
+			list = append(list, f)
+		}
+		if f.Message != nil && f.Count == 0 {
+			list = f.Message.appendUnions(list)
+		}
+	}
+	return list
+}
+
+// Variants returns the number of combinations of members that the unions of a value can have: 1 without unions.
+func (s *Schema) Variants() int {
+	n := 1
+	for _, u := range s.unions() {
+		n *= len(u.Message.Fields)
+	}
+	return n
+}
+
+// VariantOf returns a function that returns the combination of members of an entry, from 0 to Variants()-1. It is nil if there
+// is one combination only. The function is safe for concurrent use.
+func (s *Schema) VariantOf() func(key, value []byte) int {
+	unions := s.unions()
+	if len(unions) == 0 {
+		return nil
+	}
+	return func(key, value []byte) (v int) {
+		for _, u := range unions {
+			v = v*len(u.Message.Fields) + max(u.memberIndex(key, value), 0)
+		}
+		return v
+	}
+}
+
+// Variant returns the schema of entries with combination v of members. It has no unions with conditions.
+func (s *Schema) Variant(v int) *Schema {
+	unions := s.unions()
+	if len(unions) == 0 {
+		return s
+	}
+	members := make(map[*Field]int, len(unions))
+	for _, u := range slices.Backward(unions) {
+		members[u] = v % len(u.Message.Fields)
+		v /= len(u.Message.Fields)
+	}
+	one := *s
+	one.Value = s.Value.withMembers(members)
+	return &one
+}
+
+// withMembers returns a copy of m in which each union has one member.
+func (m *Message) withMembers(members map[*Field]int) *Message {
+	c := *m
+	c.Fields = slices.Clone(m.Fields)
+	for i := range m.Fields {
+		f := &c.Fields[i]
+		if f.Message == nil || f.Count > 0 {
+			continue
+		}
+		f.Message = f.Message.withMembers(members)
+		if f.Kind == KindUnion {
+			k := members[&m.Fields[i]]
+			f.Kind, f.Message.Fields = KindMessage, f.Message.Fields[k:k+1:k+1]
+		}
+	}
+	return &c
+}
+
+// Case is a member of a union, and the condition under which the union has it.
+type Case struct {
+	// Member is the name of the member. An anonymous struct has the name of its first member.
+	Member string
+	// When is FIELD=VALUE[,VALUE] or FIELD&MASK, for any of the bits; empty: in all other cases.
+	When string
+}
+
+// parseCase parses as:MEMBER, or as:MEMBER when CONDITION.
+func parseCase(text string) (Case, error) {
+	member, when, conditional := strings.Cut(strings.TrimPrefix(text, "as:"), " when ")
+	c := Case{Member: strings.TrimSpace(member), When: strings.TrimSpace(when)}
+	if !isIdentifier(c.Member) || conditional && c.When == "" {
+		return c, fmt.Errorf("%.80q is no member of a union: write as:MEMBER when FIELD=VALUE[,VALUE], FIELD&MASK, or as:MEMBER", text)
+	}
+	return c, nil
+}
+
+// String returns the case as in the setting.
+func (c *Case) String() string {
+	if c.When == "" {
+		return "as:" + c.Member
+	}
+	return "as:" + c.Member + " when " + c.When
+}
+
+// chooseMembers replaces the unions of the settings by unions with conditions.
+func (s *Schema) chooseMembers(settings []Setting) error {
+	var paths []string
+	cases := make(map[string][]Case)
+	for i := range settings {
+		if set := &settings[i]; set.Map == s.Map && set.Case != (Case{}) {
+			path := strings.TrimPrefix(set.Field, "value.")
+			if cases[path] == nil {
+				paths = append(paths, path)
+			}
+			cases[path] = append(cases[path], set.Case)
+		}
+	}
+	// Outer unions first: their members may contain unions.
+	slices.SortStableFunc(paths, func(a, b string) int { return strings.Count(a, ".") - strings.Count(b, ".") })
+	for _, path := range paths {
+		if err := s.chooseMember(path, cases[path]); err != nil {
+			return fmt.Errorf("field %s: %w", path, err)
+		}
+	}
+	if unions := s.unions(); len(unions) > maxUnions || s.Variants() > maxVariants {
+		return fmt.Errorf("%d unions with conditions have %d combinations, at most %d unions and %d combinations can be", len(unions), s.Variants(), maxUnions, maxVariants)
+	}
+	return nil
+}
+
+// chooseMember replaces one union.
+func (s *Schema) chooseMember(path string, cases []Case) error {
+	if strings.HasPrefix(path, "key.") || s.CPUs > 0 {
+		return errors.New("a condition can decide about a union in a value that is not per CPU")
+	}
+	m, name, err := s.enclosing(path)
+	if err != nil {
+		return err
+	}
+	i := slices.IndexFunc(m.unions, func(u unionPlace) bool { return u.name == name })
+	if i < 0 {
+		return s.noUnion(path)
+	}
+	place := m.unions[i]
+	f, err := place.field(m.Name)
+	if err != nil {
+		return err
+	}
+	prefix := strings.TrimSuffix(path, name)
+	var texts []string
+	for k := range cases {
+		c, err := s.resolveCase(&cases[k], prefix, f)
+		if err != nil {
+			return err
+		}
+		if len(f.cases) > 0 && f.cases[len(f.cases)-1].always {
+			return fmt.Errorf("%s is never used: a case before it has no condition", cases[k].String())
+		}
+		f.cases, texts = append(f.cases, c), append(texts, cases[k].String())
+	}
+	f.keepMembers()
+	f.When = strings.Join(texts, "; ")
+	m.replaceUnion(&place, f)
+	return nil
+}
+
+// enclosing returns the message of the value that has the last name of a path, and that name.
+func (s *Schema) enclosing(path string) (m *Message, name string, err error) {
+	names := strings.Split(path, ".")
+	m = s.Value
+	for _, outer := range names[:len(names)-1] {
+		i := slices.IndexFunc(m.Fields, func(f Field) bool { return f.Name == outer })
+		if i < 0 || m.Fields[i].Message == nil {
+			return nil, "", s.noField(path)
+		}
+		if m.Fields[i].Count > 0 {
+			return nil, "", fmt.Errorf("a union in the array %s cannot have a condition", outer)
+		}
+		m = m.Fields[i].Message
+	}
+	return m, names[len(names)-1], nil
+}
+
+// noUnion returns the error for a path that is no union.
+func (s *Schema) noUnion(path string) error {
+	list := s.Value.unionNames(nil, "")
+	if len(list) == 0 {
+		return errors.New("the map's values have no unions")
+	}
+	return fmt.Errorf("%.80q is no union; unions of the value: %s", path, strings.Join(list[:min(len(list), maxSuggestions)], ", "))
+}
+
+// unionNames appends the paths of unions.
+func (m *Message) unionNames(list []string, prefix string) []string {
+	for i := range m.unions {
+		list = append(list, prefix+m.unions[i].name)
+	}
+	for i := range m.Fields {
+		if f := &m.Fields[i]; f.Message != nil && f.Count == 0 && len(list) < maxSuggestions {
+			list = f.Message.unionNames(list, prefix+f.Name+".")
+		}
+	}
+	return list
+}
+
+// field returns the union as a field with all members, and a last one of bytes.
+func (u *unionPlace) field(outer string) (*Field, error) {
+	size := int(u.typ.Size)
+	name := cleanName(outer + "_" + u.name)
+	b := newBuilder("value")
+	alternatives, err := b.alternatives(u.typ, name)
+	if err != nil {
+		return nil, err
+	}
+	union := &Message{Name: name, Size: size}
+	for i := range alternatives {
+		m := alternatives[i].msg
+		if err := b.finish(m); err != nil {
+			return nil, err
+		}
+		if one := m.Fields; len(one) == 1 && one[0].Kind == KindMessage && one[0].Count == 0 && u.typ.Members[i].Name != "" {
+			m = one[0].Message
+		}
+		member := *m
+		member.Name, member.Size = cleanName(name+"_"+firstName(&u.typ.Members[i])), size
+		if member.Fields = slices.Clone(m.Fields); !hasKindNone(&member) {
+			member.carryUncovered()
+		}
+		union.Fields = append(union.Fields, memberField(firstName(&u.typ.Members[i]), i+1, &member))
+	}
+	rest := &Message{Name: cleanName(name + "_" + bytesMember), Size: size, Fields: []Field{{
+		Name: bytesMember, Number: 1, Size: size, Kind: KindBytes, Type: fmt.Sprintf("unsigned char[%d]", size),
+	}}}
+	union.Fields = append(union.Fields, memberField(bytesMember, len(alternatives)+1, rest))
+	f := &Field{
+		Name: u.name, Number: u.number, Offset: u.offset, Size: size, Kind: KindUnion, Message: union,
+		Type: strings.TrimSpace("union " + clean(u.typ.Name, "_")), Doc: "one of its members, by the conditions in the settings",
+	}
+	f.decl = &declared{number: u.number}
+	f.decl.save(f)
+	return f, nil
+}
+
+func memberField(name string, number int, m *Message) Field {
+	f := Field{Name: name, Number: number, Size: m.Size, Kind: KindMessage, Message: m, Type: m.Name}
+	f.decl = &declared{number: number}
+	f.decl.save(&f)
+	return f
+}
+
+// carryUncovered adds fields for the bytes of a member's union that the member does not cover.
+func (m *Message) carryUncovered() {
+	covered := make([]byte, m.Size)
+	m.cover(covered)
+	for at := 0; at < m.Size; at++ {
+		end := at
+		for end < m.Size && covered[end] == 0 {
+			end++
+		}
+		if end > at {
+			m.Fields = append(m.Fields, Field{
+				Name: fmt.Sprintf("bytes_%d", at), Number: uncoveredNumber + at, Offset: at, Size: end - at, Kind: KindBytes,
+				Type: fmt.Sprintf("unsigned char[%d]", end-at), decl: &declared{},
+			})
+			f := &m.Fields[len(m.Fields)-1]
+			f.decl.number = f.Number
+			f.decl.save(f)
+			at = end
+		}
+	}
+}
+
+// keepMembers removes the members that no case selects.
+func (f *Field) keepMembers() {
+	last := len(f.Message.Fields) - 1
+	if !slices.ContainsFunc(f.cases, func(c memberCase) bool { return c.always }) {
+		f.cases = append(f.cases, memberCase{member: last, always: true})
+	}
+	var kept []Field
+	for i := range f.Message.Fields {
+		used := false
+		for k := range f.cases {
+			if f.cases[k].member == i {
+				f.cases[k].member, used = -1-len(kept), true // marked: the indexes change
+			}
+		}
+		if used {
+			kept = append(kept, f.Message.Fields[i])
+		}
+	}
+	for k := range f.cases {
+		f.cases[k].member = -1 - f.cases[k].member
+	}
+	f.Message.Fields = kept
+}
+
+// replaceUnion replaces the fields that represent a union by f.
+func (m *Message) replaceUnion(place *unionPlace, f *Field) {
+	at := len(m.Fields)
+	var fields []Field
+	for i := range m.Fields {
+		if slices.Contains(place.fields, m.Fields[i].Name) {
+			at = min(at, len(fields))
+			continue
+		}
+		fields = append(fields, m.Fields[i])
+	}
+	m.Fields = slices.Insert(fields, min(at, len(fields)), *f)
+}
+
+// resolveCase finds the member and the field of a case. prefix is the path of the union up to its name.
+func (s *Schema) resolveCase(c *Case, prefix string, union *Field) (memberCase, error) {
+	index := slices.IndexFunc(union.Message.Fields, func(f Field) bool { return f.Name == c.Member })
+	if index < 0 {
+		names := make([]string, len(union.Message.Fields))
+		for i := range union.Message.Fields {
+			names[i] = union.Message.Fields[i].Name
+		}
+		return memberCase{}, fmt.Errorf("%s: the union has no such member; its members: %s", c.String(), strings.Join(names, ", "))
+	}
+	if hasKindNone(union.Message.Fields[index].Message) {
+		return memberCase{}, fmt.Errorf("%s: the member holds a pointer, or something that the kernel owns", c.String())
+	}
+	if c.When == "" {
+		return memberCase{member: index, always: true}, nil
+	}
+	path, values, err := s.conditionField(c, prefix)
+	if err != nil {
+		return memberCase{}, err
+	}
+	found := memberCase{member: index, key: path.Key}
+	if err := found.compare(&path, values); err != nil {
+		return memberCase{}, fmt.Errorf("%s: the field %w", c.String(), err)
+	}
+	return found, nil
+}
+
+// conditionField returns the field of a condition, and the condition from its operator on.
+func (s *Schema) conditionField(c *Case, prefix string) (path Path, values string, err error) {
+	at := strings.IndexAny(c.When, "=&")
+	if at <= 0 {
+		return path, "", fmt.Errorf("%s: the condition has no operator: write FIELD=VALUE[,VALUE] or FIELD&MASK", c.String())
+	}
+	name := strings.TrimSpace(c.When[:at])
+	if path, err = s.Path("value." + prefix + name); err != nil {
+		if path, err = s.Path(name); err != nil {
+			return path, "", fmt.Errorf("%s: %w", c.String(), err)
+		}
+	}
+	f := path.Last()
+	integer := f.Kind == KindUint || f.Kind == KindSint || f.Kind == KindBool || f.Kind == KindEnum
+	if path.Count() != 1 || f.Count > 0 || !integer || !f.Sent() {
+		return path, "", fmt.Errorf("%s: field %s is no single number that is sent as such", c.String(), name)
+	}
+	return path, c.When[at:], nil
+}
+
+// checkCases returns an error if a condition has a field that differs between nodes, after all roles were applied.
+func (s *Schema) checkCases(settings []Setting) error {
+	for i := range settings {
+		set := &settings[i]
+		if set.Map != s.Map || set.Case.When == "" {
+			continue
+		}
+		path := strings.TrimPrefix(set.Field, "value.")
+		if _, _, err := s.conditionField(&set.Case, path[:strings.LastIndexByte(path, '.')+1]); err != nil {
+			return fmt.Errorf("field %s: %w", set.Field, err)
+		}
+	}
+	return nil
+}
+
+// compare sets the field and the values of a condition.
+func (c *memberCase) compare(path *Path, text string) error {
+	f, base := path.Last(), 0
+	for _, outer := range path.Fields[:len(path.Fields)-1] {
+		base += outer.Offset
+	}
+	c.field = accessorOf(f, base)
+	if text[0] == '&' {
+		mask, err := strconv.ParseUint(strings.TrimSpace(text[1:]), 0, 64)
+		if err != nil || mask == 0 {
+			return fmt.Errorf("cannot have the mask %.40q: write a number other than 0", text[1:])
+		}
+		c.mask = mask
+		return nil
+	}
+	for word := range strings.SplitSeq(text[1:], ",") {
+		n, err := f.parseValue(strings.TrimSpace(word))
+		if err != nil {
+			return err
+		}
+		c.values = append(c.values, n)
+	}
+	return nil
+}
+
+// parseValue parses a value of an integer field: a number, or a name of its enum.
+func (f *Field) parseValue(word string) (uint64, error) {
+	if f.Enum != nil {
+		for _, v := range f.Enum.Values {
+			if v.Name == word {
+				return v.Value, nil
+			}
+		}
+	}
+	if n, err := strconv.ParseUint(word, 0, 64); err == nil {
+		return n, nil
+	}
+	n, err := strconv.ParseInt(word, 0, 64)
+	if err != nil {
+		return 0, fmt.Errorf("cannot be %.40q: write a number, or the name of a constant of its enum", word)
+	}
+	return uint64(n), nil
+}
