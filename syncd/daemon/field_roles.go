@@ -168,6 +168,14 @@ type FieldRole struct {
 	Setting string `json:"setting"`
 }
 
+// fieldRolesStatus returns the roles that fields seem to need. The lock is held.
+func (m *replica) fieldRolesStatus() (list []FieldRole) {
+	for _, x := range m.roles.list {
+		list = append(list, roleOf(m.name, x))
+	}
+	return list
+}
+
 func roleOf(name string, x suggest.Suggestion) FieldRole {
 	return FieldRole{x, name + ":" + x.Field + "=" + x.Roles}
 }

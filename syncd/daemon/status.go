@@ -319,9 +319,7 @@ func (m *replica) status() MapStatus {
 		s.Error = m.err.Error()
 	}
 	s.MetricsProblem = m.metricsProblem()
-	for _, x := range m.roles.list {
-		s.FieldRoles = append(s.FieldRoles, roleOf(m.name, x))
-	}
+	s.FieldRoles = m.fieldRolesStatus()
 	if m.state == MapWaiting {
 		s.Waiting, s.NoFileSystem = m.ref.Absence(), m.ref.MissingFileSystem() != ""
 	}

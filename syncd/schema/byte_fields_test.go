@@ -99,7 +99,7 @@ func TestByteFieldsRefused(t *testing.T) {
 		}
 	}
 	if err := layout(t, "ct").Apply(settings(t, "ct:@0:8=ktime")); err == nil || !strings.Contains(err.Error(), "the map has types") {
-		t.Errorf("apply a position to a map with types: got error %v, want one that says so", err)
+		t.Errorf("apply a position to a map with types: got error %v, want one about its types", err)
 	}
 	for text, want := range map[string]Setting{
 		"a:b:@0:8=be":        {Map: "a:b", Field: "@0:8", Roles: RoleBE},

@@ -141,7 +141,7 @@ func TestMasksOfMembers(t *testing.T) {
 	}
 	zero, ones := make([]byte, 24), slices.Repeat([]byte{0xff}, 24)
 	if got := significant(0); string(got[:12]) != string(zero[:12]) || string(got[12:16]) != string(ones[:4]) || string(got[16:]) != string(zero[:8]) {
-		t.Errorf("significant bits of a leg: got %x", got)
+		t.Errorf("significant bits of a leg: got %x, want the interface only", got)
 	}
 	for _, kind := range []byte{1, 3} {
 		if got := significant(kind); string(got) != string(ones) {

@@ -387,22 +387,3 @@ func (tx *Tx) Bucket(key []byte) int { return tx.t.bucket(key) }
 
 // bucket returns the number of the bucket of a key.
 func (t *Table) bucket(key []byte) int { return int(t.digester.hashKey(key) >> bucketShift) }
-
-// EqualCompared reports whether two values of a key are equal in all bits that digests cover. It returns false if
-// one has a wrong size. It takes no lock: the caller is inside Update or View, or SetDigestKey does not run
-// at the same time.
-func (t *Table) EqualCompared(key, a, b []byte) bool {
-	if len(a) != t.opt.ValueSize || len(b) != t.opt.ValueSize {
-		return false
-	}
-	if t.opt.Variants != nil {
-		m, ok := t.opt.masksOf(key, a, b)
-		return ok && equalUnder(m.Compared, a, b)
-	}
-	return equalUnder(t.digester.mask, a, b)
-}
-
-// equalCompared reports whether a record's value and another one are equal in all bits that digests cover.
-func (t *Table) equalCompared(s uint32, value []byte) bool {
-	return t.EqualCompared(t.key(s), t.value(s), value)
-}

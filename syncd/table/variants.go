@@ -41,3 +41,22 @@ func (o *Options) masksOf(key, a, b []byte) (m *Masks, ok bool) {
 	v := o.Variants.Of(key, a)
 	return &o.Variants.Masks[v], v == o.Variants.Of(key, b)
 }
+
+// EqualCompared reports whether two values of a key are equal in all bits that digests cover. It returns false if
+// one has a wrong size. It takes no lock: the caller is inside Update or View, or SetDigestKey does not run
+// at the same time.
+func (t *Table) EqualCompared(key, a, b []byte) bool {
+	if len(a) != t.opt.ValueSize || len(b) != t.opt.ValueSize {
+		return false
+	}
+	if t.opt.Variants != nil {
+		m, ok := t.opt.masksOf(key, a, b)
+		return ok && equalUnder(m.Compared, a, b)
+	}
+	return equalUnder(t.digester.mask, a, b)
+}
+
+// equalCompared reports whether a record's value and another one are equal in all bits that digests cover.
+func (t *Table) equalCompared(s uint32, value []byte) bool {
+	return t.EqualCompared(t.key(s), t.value(s), value)
+}

@@ -181,8 +181,9 @@ func TestSuggestionsWithoutTypes(t *testing.T) {
 	if got := texts(sample); len(got) != 1 || got[0] != "@32:8=ktime" {
 		t.Errorf("suggestions: got %q, want one for @32:8", got)
 	}
-	if reason := sample.Suggestions()[0].Reason; reason != "200 of 200 values are times of bpf_ktime_get_ns" {
-		t.Errorf("reason: got %q", reason)
+	const want = "200 of 200 values are times of bpf_ktime_get_ns"
+	if reason := sample.Suggestions()[0].Reason; reason != want {
+		t.Errorf("reason: got %q, want %q", reason, want)
 	}
 }
 
