@@ -96,6 +96,8 @@ func completeFlags(cmd *cobra.Command) {
 		values, perMap := config.Choices(f.Name)
 		ends, isFile := fileFlags[f.Name]
 		switch {
+		case f.Name == "profile":
+			register(cmd, f.Name, cobra.FixedCompletions(config.Profiles(), cobra.ShellCompDirectiveDefault)) // or a file
 		case perMap:
 			register(cmd, f.Name, completeMapChoice(values))
 		case values != nil:

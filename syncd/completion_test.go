@@ -79,6 +79,8 @@ func TestCompletionOfArguments(t *testing.T) {
 			expectOffers(t, onlyOffers, []string{name}, append(line, "")...)
 		case argument == "[COMMAND]":
 			return
+		case argument == "NAME|FILE":
+			expectOffers(t, files, config.Profiles(), append(line, "")...)
 		default:
 			expectOffers(t, onlyOffers, nil, append(line, "")...)
 		}
@@ -102,6 +104,7 @@ var notCompleted = map[string]string{
 	"allowed-names": "a pattern", "observers": "a pattern", "read-from": "a pattern", "write-from": "a pattern",
 	"map": "a reference to a map, for which each user has another form", "schema": "MAP=FILE.o: shells do not complete files after =",
 	"field": "MAP:FIELD=ROLE of a map that need not exist yet", "takeover-expiry": "MAP=DURATION", "drain-sums": "maps that may not be set yet",
+	"optional-map": "maps that may not be set yet", "entry-size": "MAP=KEY+VALUE",
 }
 
 // The shell offers the values of each flag, unless it is in the list of those that have none.
@@ -139,6 +142,8 @@ func TestCompletionOfFlags(t *testing.T) {
 			case f.Name == "where":
 				expectOffers(t, partial, []string{"key.bytes=", "value.bytes="}, line...)
 				expectOffers(t, onlyOffers, nil, append(line[:len(line)-1], "key.bytes=")...)
+			case f.Name == "profile":
+				expectOffers(t, files, config.Profiles(), line...)
 			case names[f.Name] != nil:
 				expectOffers(t, onlyOffers, names[f.Name], line...)
 			case f.Name == "state-dir", f.Name == "pin-dir":

@@ -21,6 +21,10 @@ import (
 
 // Config holds all settings. Durations are written like "30s".
 type Config struct {
+	Profiles     []string `yaml:"profile"`      // names, or paths of files
+	OptionalMaps []string `yaml:"optional-map"` // names of maps that may be absent
+	EntrySizes   []string `yaml:"entry-size"`   // MAP=KEY+VALUE, in bytes
+
 	Maps       []string `yaml:"map"`
 	Attach     string   `yaml:"attach"`
 	Buffer     string   `yaml:"buffer"`
@@ -184,9 +188,15 @@ func ParseMap(s string) (Map, error) {
 	return m, nil
 }
 
+// ValidateMaps is Validate for the settings of maps only.
+func (c *Config) ValidateMaps() error {
+	return errors.Join(c.validateMaps(), c.validateOptional(), c.validateSchemas(), c.validateInPlace(), c.validateDeletes(), c.validateNewMap(),
+		c.validateClears(), c.validateTakeoverExpiry(), c.validateDrainSums(), c.validateMetrics())
+}
+
 // Validate returns an error that joins all problems of the settings, each with a remedy, or nil.
 func (c *Config) Validate() error {
-	errs := []error{c.validateMaps(), c.validateSchemas(), c.validateAddresses(), c.validateListeners(), c.validateTLS(), c.validateLimits(), c.validateTrust(), c.validateCluster(), c.validateInPlace(), c.validateDeletes(), c.validateNewMap(), c.validateClears(), c.validateTakeoverExpiry(), c.validateDrainSums(), c.validateMetrics()}
+	errs := []error{c.ValidateMaps(), c.validateAddresses(), c.validateListeners(), c.validateTLS(), c.validateLimits(), c.validateTrust(), c.validateCluster()}
 	oneOf := func(name, value string) {
 		if !slices.Contains(choices[name], value) {
 			errs = append(errs, fmt.Errorf("%s %q is unknown: choose %s", name, value, strings.Join(choices[name], ", ")))
@@ -254,7 +264,7 @@ func usableNode(name string) bool {
 
 func (c *Config) validateMaps() error {
 	if len(c.Maps) == 0 {
-		return errors.New("no map to watch: give map at least once (`syncd maps` lists what is there)")
+		return errors.New("no map to watch: give map at least once (`syncd maps` lists what is there), or a profile (`syncd profiles`)")
 	}
 	var errs []error
 	seen, refs := make(map[string]bool), make(map[string]string)

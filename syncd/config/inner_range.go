@@ -36,6 +36,7 @@ func (c *Config) expandInnerRanges() error {
 	}
 	for _, setting := range []*[]string{
 		&c.Schemas, &c.Fields, &c.ReadFrom, &c.WriteFrom, &c.Deletes, &c.NewMap, &c.Clears, &c.InPlace, &c.TakeoverExpiries, &c.DrainSumsMaps,
+		&c.OptionalMaps, &c.EntrySizes,
 	} {
 		if *setting, err = expandNames(*setting, ranges, &room); err != nil {
 			return err

@@ -29,6 +29,9 @@ func (c *Config) Bind(fs *pflag.FlagSet) {
 // bindMaps declares the settings of maps and hooks.
 func (c *Config) bindMaps(fs *pflag.FlagSet) {
 	fs.StringArrayVar(&c.Maps, "map", c.Maps, "map to replicate, `[NAME=]REF` with REF name:N, pin:PATH or id:ID, or REF[KEY] for an inner map, REF[FIRST-LAST] for several (repeatable)")
+	fs.StringArrayVar(&c.Profiles, "profile", c.Profiles, "`NAME` of the profile of a load balancer, or the path of a file with one: its maps with their fields (repeatable; profiles lists them)")
+	fs.StringArrayVar(&c.OptionalMaps, "optional-map", c.OptionalMaps, "`MAP` that may be absent: the node is ready without it (repeatable)")
+	fs.StringArrayVar(&c.EntrySizes, "entry-size", c.EntrySizes, "refuse a map whose entries have other sizes in bytes, `MAP=KEY+VALUE[,KEY+VALUE]` (repeatable)")
 	fs.StringArrayVar(&c.Schemas, "schema", c.Schemas, "read a map's types from a BPF object file instead of the kernel, `MAP=FILE.o` (repeatable)")
 	fs.StringArrayVar(&c.Fields, "field", c.Fields, FieldUsage)
 	fs.BoolVar(&c.StrictRoles, "strict-roles", c.StrictRoles, "do not become ready while a field seems to need a role: a time, an interface or a network namespace (schema suggest lists them)")
@@ -109,6 +112,17 @@ func Load(path string, flags *pflag.FlagSet) (Config, error) {
 	return c, nil
 }
 
+// ReadWithProfile is Read for a file, or no file, with a profile in place of those of the file.
+func ReadWithProfile(path, profile string) (Config, error) {
+	flags := pflag.NewFlagSet("settings", pflag.ContinueOnError)
+	c := Default()
+	c.Bind(flags)
+	if err := flags.Set("profile", profile); err != nil {
+		return Config{}, fmt.Errorf("profile: %w", err)
+	}
+	return Read(path, flags)
+}
+
 // Read is Load without validation of the values.
 func Read(path string, flags *pflag.FlagSet) (Config, error) {
 	c := Default()
@@ -118,6 +132,9 @@ func Read(path string, flags *pflag.FlagSet) (Config, error) {
 		}
 	}
 	if err := c.override(flags); err != nil {
+		return Config{}, err
+	}
+	if err := c.applyProfiles(); err != nil {
 		return Config{}, err
 	}
 	if err := c.expandInnerRanges(); err != nil {

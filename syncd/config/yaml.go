@@ -27,7 +27,10 @@ const maxExcerptLine, maxErrorText = 1000, 4096
 
 // Parse sets c from a YAML document. Unknown keys, duplicate keys and refused tokens are errors, and so is a document
 // beyond the bounds. The error of a small document therefore needs little memory.
-func (c *Config) Parse(data []byte) (err error) {
+func (c *Config) Parse(data []byte) error { return parseYAML(data, c) }
+
+// parseYAML is Parse for any settings.
+func parseYAML(data []byte, into any) (err error) {
 	// The library panics on some invalid documents.
 	defer func() {
 		if p := recover(); p != nil {
@@ -48,7 +51,7 @@ func (c *Config) Parse(data []byte) (err error) {
 	if len(file.Docs) == 0 || setsNothing(file.Docs[0].Body) {
 		return nil
 	}
-	if err := yaml.NodeToValue(file.Docs[0].Body, c, yaml.Strict()); err != nil {
+	if err := yaml.NodeToValue(file.Docs[0].Body, into, yaml.Strict()); err != nil {
 		return parseError(data, err)
 	}
 	return nil

@@ -40,6 +40,16 @@ type checker struct {
 	seesUses func(ebpf.MapType) error // nil: not probed yet
 }
 
+// CheckMaps is Check for the maps of the settings only: their types, fields and entries.
+func CheckMaps(c *config.Config) []Finding {
+	k := &checker{config: c, found: []Finding{}}
+	k.fail("", c.ValidateMaps())
+	refused := privilege.AllowBPF()
+	k.fail("", refused)
+	k.checkMaps(refused == nil)
+	return k.found
+}
+
 // Check returns the problems of settings on this host, with the privileges of this process: values, files, certificates, keys,
 // addresses, ports, peers, and maps with their types. It starts and changes nothing. A daemon that Run starts with the same
 // privileges fails, or has the problem, for each finding of severity error.

@@ -75,6 +75,9 @@ func (k *checker) checkMap(m *replica, owners []uint32, ids map[uint32]string) b
 
 // checkAbsent reports a kernel map that does not exist: syncd waits for it.
 func (k *checker) checkAbsent(m *replica) {
+	if k.config.IsOptional(m.name) {
+		return
+	}
 	if text := m.ref.MissingFileSystem(); text != "" {
 		k.fail("map", fmt.Errorf("%s: %s: %s", m.name, text, problem.Of("bpf-file-system").Remedy))
 		return

@@ -22,7 +22,11 @@ func (f *finder) mapProblems(m *MapStatus) {
 	case m.NoFileSystem:
 		add("bpf-file-system", m.Waiting)
 	case m.State == MapWaiting && m.Waiting != "":
-		add("map-missing", m.Waiting)
+		p := problem.Problem{ID: "map-missing", Map: m.Name, Text: m.Waiting}
+		if m.Optional {
+			p.Severity, p.Text = problem.Notice, p.Text+" (optional-map)"
+		}
+		f.add(p)
 	}
 	f.failedWrites(m)
 	if c := m.Clear; c != nil {

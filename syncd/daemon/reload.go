@@ -20,7 +20,7 @@ var ErrSettings = errors.New("settings not reloaded, the former ones stay in use
 // reloadable lists the settings that a reload applies. It also reads files again whose names did
 // not change: certificates, gossip keys, and the types of maps when those are attached next.
 var reloadable = []string{
-	"map", "schema", "field", "allowed-names", "observers", "read-from", "write-from",
+	"profile", "map", "schema", "field", "allowed-names", "observers", "read-from", "write-from",
 	"tls-cert", "tls-key", "tls-ca", "tls-crl",
 }
 

@@ -18,6 +18,8 @@ func (m *replica) readiness() (readyState, string) {
 	switch {
 	case m.err != nil:
 		return notReady, m.err.Error()
+	case m.state == MapWaiting && m.daemon.config.IsOptional(m.name):
+		return readyConfirmed, ""
 	case m.state != MapReplicating && m.state != MapSyncing:
 		return notReady, string(m.state)
 	case m.readyState == readyConfirmed:

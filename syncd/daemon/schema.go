@@ -72,10 +72,20 @@ func typesOf(c *config.Config, name, file string, info kmap.Info) (s *schema.Sch
 		return nil, fmt.Errorf("the map's types cannot be read (give syncd CAP_SYS_ADMIN, or --schema %s=FILE.o with the load balancer's object file): %w", name, err)
 	case err != nil:
 		return nil, err
+	case c.CheckEntrySize(name, info.KeySize, entrySize(info)) != nil:
+		return nil, c.CheckEntrySize(name, info.KeySize, entrySize(info))
 	case c.DrainSums(name) && info.CPUs == 0: // a per-CPU map is refused later
 		s = s.WithOrigin(drained.OriginSize)
 	}
 	return s, nil
+}
+
+// entrySize returns the size of a value, for a per-CPU map of one CPU's.
+func entrySize(info kmap.Info) int {
+	if info.CPUs > 0 {
+		return info.ElemSize
+	}
+	return info.ValueSize
 }
 
 // typesInFile reads the types of a map from a BPF object file.

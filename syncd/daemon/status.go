@@ -105,6 +105,8 @@ type MapStatus struct {
 	State   MapState `json:"state"`
 	Error   string   `json:"error,omitempty"`
 	Waiting string   `json:"waiting,omitempty"` // why the map does not exist, in the state waiting
+	// Optional reports whether the node is ready without the map.
+	Optional bool `json:"optional,omitempty"`
 	// NoFileSystem is true in the state waiting if the path of the pin is not in a BPF file system.
 	NoFileSystem bool   `json:"no_bpf_file_system,omitempty"`
 	Type         string `json:"type,omitempty"`  // of the kernel map: hash, lru_hash or array
@@ -312,6 +314,7 @@ func (m *replica) status() MapStatus {
 	s.Clears = m.clears()
 	s.UndetectedPrograms, s.UndetectedProblem = slices.Clone(m.undetected), m.daemon.programsProblem()
 	s.FormerUsers, s.FormerUsersUnknown = slices.Clone(m.former.users), m.former.unknown
+	s.Optional = m.daemon.config.IsOptional(m.name)
 	if m.daemon.config.DeletesAny(m.name) {
 		s.Deletes = config.DeletesAny
 	}

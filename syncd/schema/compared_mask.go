@@ -24,7 +24,8 @@ func (s *Schema) LinksInKey() bool {
 func (s *Schema) Compared() []byte {
 	mask := make([]byte, s.Value.Size)
 	s.Value.mark(mask, 0, func(f *Field) bool {
-		return f.Sent() && f.Roles&RoleVolatile == 0 && f.Kind != KindTime && f.Kind != KindIfname
+		return f.Sent() && !f.allVolatile() && f.Kind != KindTime && f.Kind != KindIfname
 	})
+	s.clearVolatile(mask)
 	return mask
 }

@@ -26,23 +26,28 @@ func (s *Schema) WithOrigin(size int) *Schema {
 // Sums returns the ranges of a value whose fields have the role sum, one for each element of an array, in ascending
 // order.
 func (s *Schema) Sums() []Range {
-	return s.Value.elements(nil, 0, func(f *Field) bool { return f.Roles&RoleSum != 0 })
+	return s.Value.elements(func(f *Field) bool { return f.Roles&RoleSum != 0 })
 }
 
-// elements appends the ranges of the fields for which want is true, except messages: one for each element of an
-// array. The message starts at offset base.
-func (m *Message) elements(list []Range, base int, want func(*Field) bool) []Range {
+// elements returns the ranges of the fields for which want is true, except messages: one for each element of an array.
+func (m *Message) elements(want func(*Field) bool) (list []Range) {
+	m.eachElement(0, func(f *Field, at int) { list = append(list, Range{Offset: at, Size: f.Size}) }, want)
+	return list
+}
+
+// eachElement calls do for each element of the fields for which want is true, except messages, with its offset. The message starts
+// at offset base.
+func (m *Message) eachElement(base int, do func(f *Field, at int), want func(*Field) bool) {
 	for i := range m.Fields {
 		f := &m.Fields[i]
 		for e := range max(f.Count, 1) {
 			at := base + f.Offset + e*f.Size
 			switch {
 			case f.Kind == KindMessage:
-				list = f.Message.elements(list, at, want)
+				f.Message.eachElement(at, do, want)
 			case want(f):
-				list = append(list, Range{Offset: at, Size: f.Size})
+				do(f, at)
 			}
 		}
 	}
-	return list
 }

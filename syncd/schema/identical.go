@@ -45,7 +45,7 @@ func Identical(a, b *Schema) bool {
 // treatedAlike compares two messages that are equal by equalMessages.
 func treatedAlike(a, b *Message) bool {
 	return a == b || slices.EqualFunc(a.Fields, b.Fields, func(a, b Field) bool {
-		return (a.Roles^b.Roles)&(RoleVolatile|RoleSum) == 0 && bytes.Equal(a.Default, b.Default) &&
+		return (a.Roles^b.Roles)&(RoleVolatile|RoleSum) == 0 && bytes.Equal(a.Default, b.Default) && a.VolatileBits == b.VolatileBits &&
 			(a.Message == nil || treatedAlike(a.Message, b.Message))
 	})
 }

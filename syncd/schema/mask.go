@@ -11,8 +11,21 @@ func (s *Schema) Carried() []byte {
 // the bits that are sent, except those of volatile fields.
 func (s *Schema) Significant() []byte {
 	mask := make([]byte, s.Value.Size)
-	s.Value.mark(mask, 0, func(f *Field) bool { return f.Sent() && f.Roles&RoleVolatile == 0 })
+	s.Value.mark(mask, 0, func(f *Field) bool { return f.Sent() && !f.allVolatile() })
+	s.clearVolatile(mask)
 	return mask
+}
+
+// allVolatile reports whether the role volatile concerns all bits of the field.
+func (f *Field) allVolatile() bool { return f.Roles&RoleVolatile != 0 && f.VolatileBits == 0 }
+
+// clearVolatile clears the volatile bits of numbers in a mask over a value.
+func (s *Schema) clearVolatile(mask []byte) {
+	s.Value.eachElement(0, func(f *Field, at int) {
+		for i := range f.Size {
+			mask[at+i] &^= byte(f.VolatileBits >> (8 * min(i, 7)))
+		}
+	}, func(f *Field) bool { return f.VolatileBits != 0 })
 }
 
 // Stable returns a mask over a value with the bits that only the load balancer and syncd change: all fields except pointers
@@ -30,7 +43,7 @@ func (m *Message) mark(mask []byte, base int, want func(*Field) bool) {
 		f := &m.Fields[i]
 		switch {
 		case !want(f):
-		case f.Kind == KindMessage:
+		case f.Message != nil: // of a union, the bits of all members
 			for e := range max(f.Count, 1) {
 				f.Message.mark(mask, base+f.Offset+e*f.Size, want)
 			}

@@ -267,10 +267,15 @@ func memberField(name string, number int, m *Message) Field {
 	return f
 }
 
-// carryUncovered adds fields for the bytes of a member's union that the member does not cover.
+// carryUncovered adds fields for the bytes of a union outside all fields of its member.
 func (m *Message) carryUncovered() {
 	covered := make([]byte, m.Size)
-	m.cover(covered)
+	for i := range m.Fields {
+		f := &m.Fields[i]
+		for at := range f.Bytes() {
+			covered[f.Offset+at] = 1
+		}
+	}
 	for at := 0; at < m.Size; at++ {
 		end := at
 		for end < m.Size && covered[end] == 0 {

@@ -50,11 +50,13 @@ type Setting struct {
 	Case Case
 	// Family is the field that decides about the role ip: see [Field.Family].
 	Family string
+	// VolatileBits are the bits of a number with the role volatile, or 0 for all.
+	VolatileBits uint64
 }
 
 // ParseSetting parses MAP:PATH=ROLE[,ROLE...]. Roles are ktime, boottime, jiffies,
-// jiffies/256, seconds, ifindex, volatile, local, sum, be, ipv4, ipv6, mac, port and ip=FIELD. The list may also contain
-// number=N, default=VALUE and name=NAME. The value none stands alone, and so does
+// jiffies/256, seconds, ifindex, volatile, local, sum, be, ipv4, ipv6, mac, port and ip=FIELD. volatile=BITS concerns some bits of a number. The
+// list may also contain number=N, default=VALUE and name=NAME. The value none stands alone, and so does
 // as:MEMBER [when CONDITION] for a union. [Schema.Apply] checks whether
 // the roles fit the field.
 func ParseSetting(s string) (Setting, error) {
@@ -119,6 +121,12 @@ func (set *Setting) parse(list string) error {
 			more.Default = value
 		case hasValue && name == "name" && isIdentifier(value):
 			more.Name = value
+		case hasValue && name == "volatile":
+			bits, err := strconv.ParseUint(value, 0, 64)
+			if err != nil || bits == 0 {
+				return fmt.Errorf("%.80q: write the volatile bits as a number", word)
+			}
+			more.Roles, more.VolatileBits = RoleVolatile, bits
 		case hasValue && name == "ip" && value != "":
 			more.Roles, more.Family = RoleIP, value
 		default:
@@ -150,6 +158,7 @@ func (set *Setting) add(more *Setting) error {
 	set.Number = max(set.Number, more.Number)
 	set.Default = max(set.Default, more.Default)
 	set.Name, set.Family = set.Name+more.Name, set.Family+more.Family
+	set.VolatileBits |= more.VolatileBits
 	return nil
 }
 
@@ -261,6 +270,9 @@ func (f *Field) applySetting(set *Setting, key bool) error {
 		if set.Roles&r.role != 0 && !r.apply(f) {
 			return fmt.Errorf("of type %s cannot have role %s: it needs %s", f.Type, r.name, r.needs)
 		}
+	}
+	if f.VolatileBits = set.VolatileBits; f.VolatileBits != 0 && (f.Kind != KindUint || f.BitSize > 0 || f.Swapped() || f.VolatileBits>>(8*f.Size-1)>>1 != 0) {
+		return fmt.Errorf("of type %s cannot have volatile=%#x: it needs an unsigned integer in host order with these bits", f.Type, f.VolatileBits)
 	}
 	if set.Default == "" {
 		return nil

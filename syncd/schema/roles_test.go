@@ -292,3 +292,30 @@ func TestApplyWithoutTypes(t *testing.T) {
 		expect(t, s.Value, "v", 8, want)
 	}
 }
+
+// TestVolatileBits: the volatile bits of a number are no difference, and the others are.
+func TestVolatileBits(t *testing.T) {
+	s := FromSizes("m", 4, 12)
+	if err := s.Apply(settings(t, "m:@0:8=volatile=0xffffffffffffffc0", "m:@8:2=volatile=0x8000")); err != nil {
+		t.Fatal(err)
+	}
+	want := "\x3f\x00\x00\x00\x00\x00\x00\x00\xff\x7f\xff\xff"
+	for name, mask := range map[string][]byte{"significant": s.Significant(), "compared": s.Compared()} {
+		if string(mask) != want {
+			t.Errorf("%s bits: got %x, want %x", name, mask, want)
+		}
+	}
+	for setting, want := range map[string]string{
+		"m:@0:2=volatile=0x10000": "cannot have volatile=0x10000", "m:@0:2=be,volatile=1": "cannot have volatile=0x1",
+		"m:@0:3=volatile=1": "cannot have volatile=0x1",
+	} {
+		if err := FromSizes("m", 4, 12).Apply(settings(t, setting)); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("apply %s: got error %v, want one with %q", setting, err, want)
+		}
+	}
+	for _, text := range []string{"m:a=volatile=", "m:a=volatile=0", "m:a=volatile=x"} {
+		if _, err := ParseSetting(text); err == nil {
+			t.Errorf("parse %s: got no error, want one", text)
+		}
+	}
+}

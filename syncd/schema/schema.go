@@ -91,6 +91,8 @@ type Field struct {
 	// bytes, if it is 0, 2 (AF_INET), 4 or 0x800, and IPv6 otherwise. It is in the same half of an entry,
 	// and in no array.
 	Family *Path
+	// VolatileBits are the bits of each number of the field that RoleVolatile concerns, or 0 for all.
+	VolatileBits uint64
 	// Timer is true for a bpf_timer or bpf_wq.
 	Timer bool
 	// Silenced is true if the setting none says that the field needs no role.
