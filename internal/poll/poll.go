@@ -7,11 +7,11 @@ package poll
 
 import (
 	"fmt"
-	"os"
-	"runtime"
 	"strings"
 	"testing"
 	"time"
+
+	"mapsync/internal/busy"
 )
 
 // Limit is the time within which a condition of Eventually must hold. It is long for a busy
@@ -19,25 +19,8 @@ import (
 // a fallback cannot conceal a failure.
 const Limit = 20 * time.Second
 
-// maxBusy is the maximum factor by which a busy machine lengthens a limit.
-const maxBusy = 10
-
-// busy returns how many times longer a task takes than on an idle machine. Tests replace it.
-var busy = busyMachine
-
-// busyMachine is the number of tasks that want to run for each CPU, now and in the last minute, at least 1. A virtual machine of
-// the tests does not see the load of its host, which also emulates it.
-func busyMachine() float64 {
-	least := 1.0
-	if kernel := os.Getenv("MAPSYNC_KERNEL"); kernel != "" && kernel != "native" {
-		least = 6
-	}
-	var load, five, fifteen, running float64
-	if text, err := os.ReadFile("/proc/loadavg"); err == nil {
-		_, _ = fmt.Sscanf(string(text), "%g %g %g %g/", &load, &five, &fifteen, &running) // without a number: 0
-	}
-	return max(least, max(load, running)/float64(runtime.NumCPU()))
-}
+// factor returns how many times longer a task takes than on an idle machine. Tests replace it.
+var factor = busy.Factor
 
 // The pause between two checks is a 16th of the time since the first one, within these bounds. While a condition does not
 // hold yet, the pause is at least as long as the check was, so that slow checks use at most half of the time.
@@ -49,7 +32,7 @@ const (
 // Lengthened returns a limit, multiplied by the number of tasks that want to run for each CPU at present. It is for tests
 // that cannot wait by Within.
 func Lengthened(limit time.Duration) time.Duration {
-	return time.Duration(float64(limit) * min(busy(), maxBusy))
+	return time.Duration(float64(limit) * factor())
 }
 
 // Eventually returns when ok returns true. It fails the test if ok returns false for Limit. The

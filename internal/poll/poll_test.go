@@ -10,16 +10,16 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	busy = func() float64 { return 1 }
+	factor = func() float64 { return 1 }
 	os.Exit(m.Run())
 }
 
-// TestWithinOnBusyMachine checks that the limit grows with the load of the machine, up to the maximum.
+// TestWithinOnBusyMachine checks that the limit grows with the load of the machine.
 func TestWithinOnBusyMachine(t *testing.T) {
-	defer func(was func() float64) { busy = was }(busy)
+	defer func(was func() float64) { factor = was }(factor)
 	synctest.Test(t, func(t *testing.T) {
-		for load, limit := range map[float64]time.Duration{1: time.Second, 4: 4 * time.Second, 100: maxBusy * time.Second} {
-			busy = func() float64 { return load }
+		for load, limit := range map[float64]time.Duration{1: time.Second, 4: 4 * time.Second} {
+			factor = func() float64 { return load }
 			for _, holds := range []time.Duration{limit, limit + 1} {
 				failure := ""
 				if holds > limit {
@@ -32,9 +32,6 @@ func TestWithinOnBusyMachine(t *testing.T) {
 			}
 		}
 	})
-	if got := busyMachine(); got < 1 {
-		t.Errorf("load of this machine: got %g, want at least 1", got)
-	}
 }
 
 // recorder is a test that records its failure.
