@@ -29,12 +29,13 @@ var programsNotRun = map[string]string{
 
 // notRun lists the commands of programs that run which do not run themselves, with the reason.
 var notRun = map[string]string{
-	"syncd clears release ct":                                "there is no clear. TestProcedures runs it",
-	"syncd clears restore ct":                                "there is no clear. TestProcedures runs it",
-	"syncd clears release MAP":                               "there is no clear. TestProcedures runs it",
-	"syncd clears restore MAP":                               "there is no clear. TestProcedures runs it",
-	"syncd check --config /etc/mapsync/syncd.yaml --as-unit": "the node is not a unit. deploy tests it in one",
-	"syncd run": "the node runs already",
+	"syncd clears release ct":                                     "there is no clear. TestProcedures runs it",
+	"syncd clears restore ct":                                     "there is no clear. TestProcedures runs it",
+	"syncd clears release MAP":                                    "there is no clear. TestProcedures runs it",
+	"syncd clears restore MAP":                                    "there is no clear. TestProcedures runs it",
+	"syncd check --config /etc/mapsync/syncd.yaml --as-unit":      "the node is not a unit. deploy tests it in one",
+	"syncd profiles check loxilb":                                 "the host has no LoxiLB. syncd.TestProfilesCheck runs it",
+	"syncd run":                                                   "the node runs already",
 	"syncd run --config /etc/mapsync/syncd.yaml":                  "the node runs already",
 	"openssl crl -in /etc/mapsync/tls/crl.pem -noout -nextupdate": "the cluster has no revocation list",
 	"openssl crl -in /etc/mapsync/crl.pem -noout -text":           "the cluster has no revocation list",
@@ -52,7 +53,7 @@ set -o pipefail
 syncd() {
 	case $1 in
 	check) command syncd "$@" || { local code=$?; [ $attach = none ] && [[ "$*" != *--config* ]] || return $code; } ;;
-	maps | schema | version) command syncd "$@" ;;
+	maps | profiles | schema | version) command syncd "$@" ;;
 	*) command syncd "$@" --control-socket lb1.sock ;;
 	esac
 }`
@@ -84,6 +85,7 @@ var placeholders = strings.NewReplacer(
 	"/sys/fs/bpf/lb/", "bpf/lb1/",
 	"schema show MAP", `schema show "$PWD/bpf/lb1/ct_map"`,
 	"schema show ct_map", `schema show "$PWD/bpf/lb1/ct_map"`,
+	"syncd schema suggest ct_map", `syncd schema suggest "$PWD/bpf/lb1/ct_map"`,
 	"schema suggest MAP", `schema suggest "$PWD/bpf/lb1/ct_map"`,
 	"schema suggest ct_map", `schema suggest "$PWD/bpf/lb1/ct_map"`,
 	"schema export ct_map", `schema export "$PWD/bpf/lb1/ct_map"`,

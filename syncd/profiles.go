@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strings"
 	"text/tabwriter"
 
 	"mapsync/syncd/config"
@@ -128,7 +129,7 @@ Exit code 0: the profile fits, maps that may be absent may be absent. 1: a map i
 			switch {
 			case !r.Usable:
 				return errSettings
-			case slices.ContainsFunc(r.Maps, func(m profileMap) bool { return !m.Present && !m.Optional }):
+			case r.missing():
 				return errReported
 			}
 			return nil
@@ -159,7 +160,6 @@ func checkProfile(p *config.Profile, arg, file string) (*profileReport, error) {
 		return nil, fmt.Errorf("profile %s has no usable map", p.Name)
 	}
 	r := &profileReport{Profile: p.Name, Findings: daemon.CheckMaps(&c)}
-	r.Usable = !slices.ContainsFunc(r.Findings, func(f daemon.Finding) bool { return f.Severity == daemon.SeverityError })
 	for _, s := range c.Maps {
 		m, err := config.ParseMap(s)
 		if err != nil {
@@ -172,9 +172,17 @@ func checkProfile(p *config.Profile, arg, file string) (*profileReport, error) {
 				raw.Close()
 			}
 		}
-		r.Maps = append(r.Maps, found)
+		if r.Maps = append(r.Maps, found); !found.Present {
+			r.Findings = slices.DeleteFunc(r.Findings, func(f daemon.Finding) bool { return strings.HasPrefix(f.Problem, m.Name+": ") })
+		}
 	}
+	r.Usable = !slices.ContainsFunc(r.Findings, func(f daemon.Finding) bool { return f.Severity == daemon.SeverityError })
 	return r, nil
+}
+
+// missing reports whether a map is absent that may not be.
+func (r *profileReport) missing() bool {
+	return slices.ContainsFunc(r.Maps, func(m profileMap) bool { return !m.Present && !m.Optional })
 }
 
 func (r *profileReport) print(out io.Writer, asJSON bool) error {
@@ -200,8 +208,11 @@ func (r *profileReport) print(out io.Writer, asJSON bool) error {
 		wrap(out, fmt.Sprintf("%s %s: %s", f.Severity, f.Setting, f.Problem))
 	}
 	text := "the profile fits"
-	if !r.Usable {
+	switch {
+	case !r.Usable:
 		text = "the profile does not fit: copy it with `syncd profiles show`, correct it, and use its path"
+	case r.missing():
+		text = "a map is missing: start the load balancer, or list the map in optional-map"
 	}
 	_, err := fmt.Fprintln(out, text)
 	return err

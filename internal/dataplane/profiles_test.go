@@ -265,7 +265,7 @@ func (c *crossing) compare(prefix string, m *schema.Message, a, b []byte) {
 				same = here == there && string(x) != string(y)
 			}
 			if !same {
-				c.t.Fatalf("field %s%s: got %x, sent %x", prefix, f.Name, y, x)
+				c.t.Fatalf("field %s%s: got %x, want the meaning of %x", prefix, f.Name, y, x)
 			}
 		}
 	}

@@ -137,7 +137,7 @@ func TestProfilesRefused(t *testing.T) {
 			t.Fatal(err)
 		}
 		if c, err := config.Read("", flags); err != nil || c.ValidateMaps() == nil {
-			t.Errorf("setting %s: got no error of its value, error %v of the profile", setting, err)
+			t.Errorf("setting %s: got error %v of the profile, want nil, and an error of the value", setting, err)
 		}
 	}
 }

@@ -105,7 +105,7 @@ type MapStatus struct {
 	State   MapState `json:"state"`
 	Error   string   `json:"error,omitempty"`
 	Waiting string   `json:"waiting,omitempty"` // why the map does not exist, in the state waiting
-	// Optional reports whether the node is ready without the map.
+	// Optional reports in the state waiting whether the node is ready without the map.
 	Optional bool `json:"optional,omitempty"`
 	// NoFileSystem is true in the state waiting if the path of the pin is not in a BPF file system.
 	NoFileSystem bool   `json:"no_bpf_file_system,omitempty"`
@@ -310,11 +310,9 @@ func (d *Daemon) captureStatus() CaptureStatus {
 func (m *replica) status() MapStatus {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	s := MapStatus{Name: m.name, Ref: m.ref.String(), State: m.state, Deletes: config.DeletesOwner}
-	s.Clears = m.clears()
+	s := MapStatus{Name: m.name, Ref: m.ref.String(), State: m.state, Deletes: config.DeletesOwner, Clears: m.clears()}
 	s.UndetectedPrograms, s.UndetectedProblem = slices.Clone(m.undetected), m.daemon.programsProblem()
 	s.FormerUsers, s.FormerUsersUnknown = slices.Clone(m.former.users), m.former.unknown
-	s.Optional = m.daemon.config.IsOptional(m.name)
 	if m.daemon.config.DeletesAny(m.name) {
 		s.Deletes = config.DeletesAny
 	}
@@ -324,7 +322,7 @@ func (m *replica) status() MapStatus {
 	s.MetricsProblem = m.metricsProblem()
 	s.FieldRoles = m.fieldRolesStatus()
 	if m.state == MapWaiting {
-		s.Waiting, s.NoFileSystem = m.ref.Absence(), m.ref.MissingFileSystem() != ""
+		s.Waiting, s.NoFileSystem, s.Optional = m.ref.Absence(), m.ref.MissingFileSystem() != "", m.daemon.config.IsOptional(m.name)
 	}
 	if m.kernel != nil {
 		info, method := m.kernel.m.Info(), m.kernel.m.AccessMethods()
