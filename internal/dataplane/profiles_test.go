@@ -184,7 +184,7 @@ type crossing struct {
 	t        *testing.T
 	s        *schema.Schema
 	from, to *node
-	enc, dec [2]func(dst, key, value []byte) // to the other node, and back
+	enc      [2]func(dst, key, value []byte) // to the other node, and back
 }
 
 func (c *crossing) compile() {

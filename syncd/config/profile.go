@@ -8,8 +8,6 @@ import (
 	"os"
 	"slices"
 	"strings"
-
-	"mapsync/syncd/similar"
 )
 
 //go:embed profiles/*.yaml
@@ -58,8 +56,7 @@ func ReadProfile(name string) (*Profile, error) {
 	if strings.Contains(name, "/") {
 		data, err = readLimited(name)
 	} else if data, err = profileFiles.ReadFile("profiles/" + name + ".yaml"); errors.Is(err, fs.ErrNotExist) {
-		names := Profiles()
-		err = fmt.Errorf("it is unknown: choose one of %s, or the path of a file%s", strings.Join(names, ", "), similar.Hint(name, names))
+		err = fmt.Errorf("it is unknown: choose one of %s, or the path of a file", strings.Join(Profiles(), ", "))
 	}
 	p := &Profile{text: string(data)}
 	if err == nil {

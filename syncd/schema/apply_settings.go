@@ -78,16 +78,13 @@ func (s *Schema) findFamilies(m *Message, prefix string) error {
 		if err != nil {
 			path, err = s.Path(f.decl.family)
 		}
-		switch kind := KindNone; {
+		switch {
 		case err != nil:
 			return fmt.Errorf("field %s%s: family: %w", prefix, f.Name, err)
 		case path.Key != strings.HasPrefix(prefix, "key.") || path.Count() != 1:
 			return fmt.Errorf("field %s%s: the family %s must be in the same half of an entry, and in no array", prefix, f.Name, f.decl.family)
-		default:
-			kind = path.Last().Kind
-			if kind != KindUint && kind != KindSint && kind != KindBool && kind != KindEnum {
-				return fmt.Errorf("field %s%s: the family %s is no number", prefix, f.Name, f.decl.family)
-			}
+		case !path.Last().isNumber():
+			return fmt.Errorf("field %s%s: the family %s is no number", prefix, f.Name, f.decl.family)
 		}
 		f.Family = &path
 	}

@@ -81,6 +81,11 @@ func (f *Field) IsSigned() bool {
 	return f.Kind == KindSint || f.Kind == KindEnum && f.Enum.Signed
 }
 
+// isNumber reports whether the field is an integer, a bool or an enum that is sent as such.
+func (f *Field) isNumber() bool {
+	return f.Kind == KindUint || f.Kind == KindSint || f.Kind == KindBool || f.Kind == KindEnum
+}
+
 // IsUntyped reports whether the field is bytes of a map without types.
 func (f *Field) IsUntyped() bool { return f.Kind == KindBytes && f.decl == nil }
 

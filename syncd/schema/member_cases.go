@@ -106,8 +106,7 @@ func (s *Schema) conditionField(c *Case, prefix string) (path Path, values strin
 		}
 	}
 	f := path.Last()
-	integer := f.Kind == KindUint || f.Kind == KindSint || f.Kind == KindBool || f.Kind == KindEnum
-	if path.Count() != 1 || f.Count > 0 || !integer || !f.Sent() {
+	if path.Count() != 1 || f.Count > 0 || !f.isNumber() || !f.Sent() {
 		return path, "", fmt.Errorf("%s: field %s is no single number that is sent as such", c.String(), name)
 	}
 	return path, c.When[at:], nil
