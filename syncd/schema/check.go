@@ -56,6 +56,7 @@ type checker struct {
 	key    bool
 	fields int // includes those of each element of arrays of messages
 	unions int
+	arrays int // around the current message
 }
 
 func (c *checker) half(m *Message) error {
@@ -121,6 +122,10 @@ func (c *checker) messageFields(m *Message, path string, depth, times int) error
 
 // nested checks the message of a field.
 func (c *checker) nested(f *Field, at string, depth, times int) error {
+	if f.Count > 0 {
+		c.arrays++
+		defer func() { c.arrays-- }()
+	}
 	if err := c.message(f.Message, at, depth+1, times*max(f.Count, 1)); err != nil {
 		return err
 	}
@@ -133,7 +138,7 @@ func (c *checker) nested(f *Field, at string, depth, times int) error {
 // members checks the members of a union: messages at the same bytes.
 func (c *checker) members(f *Field, at string, depth, times int) error {
 	m := f.Message
-	if c.key || times > 1 || len(m.Fields) == 0 || len(m.Fields) > maxVariants || m.Size != f.Size || !isText(f.When, maxText) || !isText(m.Name, maxText) {
+	if c.key || c.arrays > 0 || len(m.Fields) == 0 || len(m.Fields) > maxMembers || m.Size != f.Size || !isText(f.When, maxText) || !isText(m.Name, maxText) {
 		return fmt.Errorf("%s is not a valid union", at)
 	}
 	if c.unions++; c.unions > maxUnions || depth > MaxDepth {

@@ -14,6 +14,7 @@ import (
 // Limits of unions with conditions.
 const (
 	maxUnions   = 8   // in a value
+	maxMembers  = 64  // of one union
 	maxVariants = 256 // combinations of their members
 	// bytesMember is the member of a union that no condition selects.
 	bytesMember = "bytes"
@@ -176,6 +177,11 @@ func (s *Schema) chooseMember(path string, cases []Case) error {
 			return fmt.Errorf("%s is never used: a case before it has no condition", cases[k].String())
 		}
 		f.cases, texts = append(f.cases, c), append(texts, cases[k].String())
+		member, doc := &f.Message.Fields[c.member], "in all other cases"
+		if !c.always {
+			doc = "when " + cases[k].When
+		}
+		member.Doc = addDoc(member.Doc, doc)
 	}
 	f.keepMembers()
 	f.When = strings.Join(texts, "; ")
@@ -299,6 +305,7 @@ func (f *Field) keepMembers() {
 	last := len(f.Message.Fields) - 1
 	if !slices.ContainsFunc(f.cases, func(c memberCase) bool { return c.always }) {
 		f.cases = append(f.cases, memberCase{member: last, always: true})
+		f.Message.Fields[last].Doc = "in all other cases"
 	}
 	var kept []Field
 	for i := range f.Message.Fields {

@@ -101,6 +101,13 @@ id_or_ip 5 @40 8 union
   bytes 3 @0 8 message
     bytes 1 @0 8 bytes`)
 
+	i := slices.IndexFunc(s.Value.Fields, func(f Field) bool { return f.Name == "data" })
+	for k, want := range []string{"when type=0,2", "when type=1", "in all other cases"} {
+		if got := s.Value.Fields[i].Message.Fields[k].Doc; got != want {
+			t.Errorf("remark of member %d: got %q, want %q", k, got, want)
+		}
+	}
+
 	enc, dec := newCodec(t, s, s)
 	later := codecTimes
 	later.Ktime -= 5e9
@@ -226,5 +233,48 @@ func TestCasesRefused(t *testing.T) {
 		if _, err := ParseSetting(text); err == nil {
 			t.Errorf("parse %s: got no error, want one", text)
 		}
+	}
+}
+
+// TestUnionsOfPeersAreChecked: a peer may send any type.
+func TestUnionsOfPeersAreChecked(t *testing.T) {
+	member := func(name string, number int) Field {
+		return Field{Name: name, Number: number, Size: 4, Kind: KindMessage, Message: &Message{Name: name, Size: 4, Fields: []Field{
+			{Name: "x", Number: 1, Size: 4, Kind: KindUint},
+		}}}
+	}
+	union := func(members ...Field) Field {
+		return Field{Name: "u", Number: 1, Size: 4, Kind: KindUnion, Message: &Message{Name: "u", Size: 4, Fields: members}}
+	}
+	if err := oneValue(union(member("a", 1), member("b", 2))).Check(); err != nil {
+		t.Fatal(err)
+	}
+	many := make([]Field, 0, maxMembers+1)
+	for i := range maxMembers + 1 {
+		many = append(many, member("m"+strings.Repeat("x", i), i+1))
+	}
+	all := make([]Field, 0, maxUnions+1)
+	for i := range maxUnions + 1 {
+		u := union(member("a", 1))
+		u.Name, u.Number = "u"+strings.Repeat("x", i), i+1
+		all = append(all, u)
+	}
+	short, scalar, two := member("a", 1), Field{Name: "a", Number: 1, Size: 4, Kind: KindUint}, member("a", 1)
+	short.Size, two.Count = 2, 1
+	array := Field{Name: "list", Size: 4, Count: 1, Kind: KindMessage, Message: &Message{Name: "e", Size: 4, Fields: []Field{union(member("a", 1))}}}
+	for name, s := range map[string]*Schema{
+		"no members": oneValue(union()), "too many members": oneValue(union(many...)), "too many unions": oneValue(all...),
+		"a short member": oneValue(union(short)), "a scalar": oneValue(union(scalar)), "an array": oneValue(union(two)),
+		"one number twice": oneValue(union(member("a", 1), member("b", 1))), "numbers in another order": oneValue(union(member("a", 2), member("b", 1))),
+		"in an array": oneValue(array), "no message": oneValue(Field{Name: "u", Size: 4, Kind: KindUnion}),
+	} {
+		if err := s.Check(); !errors.Is(err, ErrType) {
+			t.Errorf("union with %s: got error %v, want ErrType", name, err)
+		}
+	}
+	inKey := oneValue(Field{Name: "n", Size: 4, Kind: KindUint})
+	inKey.Key.Fields = []Field{union(member("a", 1))}
+	if err := inKey.Check(); !errors.Is(err, ErrType) {
+		t.Errorf("union in a key: got error %v, want ErrType", err)
 	}
 }

@@ -39,6 +39,22 @@ func FuzzBatch(f *testing.F) {
 	})
 }
 
+// unionSchema returns a schema with a union inside a member of another one.
+func unionSchema() *schema.Schema {
+	member := func(name string, number int, fields ...schema.Field) schema.Field {
+		return schema.Field{Name: name, Number: number, Size: 8, Kind: schema.KindMessage, Message: &schema.Message{Name: name, Size: 8, Fields: fields}}
+	}
+	union := func(number int, members ...schema.Field) schema.Field {
+		return schema.Field{Name: "u", Number: number, Size: 8, Kind: schema.KindUnion, Message: &schema.Message{Name: "u", Size: 8, Fields: members}}
+	}
+	at := schema.Field{Name: "at", Number: 1, Size: 8, Kind: schema.KindTime, Roles: schema.RoleKtime}
+	bytes := schema.Field{Name: "b", Number: 1, Size: 8, Kind: schema.KindBytes}
+	return &schema.Schema{
+		Map: testMap, Key: &schema.Message{Name: "k", Size: 4, Fields: []schema.Field{{Name: "id", Number: 1, Size: 4, Kind: schema.KindUint}}},
+		Value: &schema.Message{Name: "v", Size: 8, Fields: []schema.Field{union(1, member("t", 1, at), member("o", 2, union(3, member("x", 1, bytes), member("y", 2, at))))}},
+	}
+}
+
 // FuzzSchema has a peer send any schema, in both directions, and any message by that schema.
 func FuzzSchema(f *testing.F) {
 	local, times := schematest.Rich(), schema.Times{Ktime: 1e18, Boottime: 1e18, JiffiesAt: 1e18, Tick: 4e6}
@@ -51,7 +67,7 @@ func FuzzSchema(f *testing.F) {
 		f.Fatalf("encode key: got error %v, want nil", err)
 	}
 	value = e.AppendValue(nil, nil, value, &times)
-	for _, s := range []*schema.Schema{schematest.Rich(), schematest.OldVersion(), schematest.NewVersion(), perCPU(), schematest.InterfaceKey(), schema.FromSizes("x", 8, 133)} {
+	for _, s := range []*schema.Schema{schematest.Rich(), schematest.OldVersion(), schematest.NewVersion(), perCPU(), schematest.InterfaceKey(), schema.FromSizes("x", 8, 133), unionSchema()} {
 		f.Add(encoded(f, SchemaToProto(s)), key, value)
 	}
 	f.Fuzz(func(t *testing.T, data, key, value []byte) {
