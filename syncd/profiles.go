@@ -156,14 +156,12 @@ func checkProfile(p *config.Profile, arg, file string) (*profileReport, error) {
 	if err != nil {
 		return nil, err
 	}
-	if c.Maps = c.MapsOf(p); len(c.Maps) == 0 {
-		return nil, fmt.Errorf("profile %s has no usable map", p.Name)
-	}
-	r := &profileReport{Profile: p.Name, Findings: daemon.CheckMaps(&c)}
-	for _, s := range c.Maps {
+	r := &profileReport{Profile: p.Name}
+	var names []string
+	for _, s := range c.MapsOf(p) {
 		m, err := config.ParseMap(s)
 		if err != nil {
-			continue // among the findings
+			return nil, err
 		}
 		found := profileMap{Name: m.Name, Ref: m.Ref, Optional: c.IsOptional(m.Name)}
 		if ref, err := kmap.ParseRef(m.Ref); err == nil {
@@ -172,7 +170,11 @@ func checkProfile(p *config.Profile, arg, file string) (*profileReport, error) {
 				raw.Close()
 			}
 		}
-		if r.Maps = append(r.Maps, found); !found.Present {
+		names, r.Maps = append(names, m.Name), append(r.Maps, found)
+	}
+	r.Findings = daemon.CheckMaps(&c, names)
+	for _, m := range r.Maps {
+		if !m.Present {
 			r.Findings = slices.DeleteFunc(r.Findings, func(f daemon.Finding) bool { return strings.HasPrefix(f.Problem, m.Name+": ") })
 		}
 	}

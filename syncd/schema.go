@@ -169,17 +169,22 @@ func (f *schemaFlags) find(what string) ([]*schema.Schema, error) {
 	return applySettings(list, &node, settings)
 }
 
-// applySettings returns the schemas with the settings of a node, and then with those of the command.
+// applySettings returns the schemas with the settings of the command, and with those of a node for other fields.
 func applySettings(list []*schema.Schema, node *config.Config, settings []schema.Setting) ([]*schema.Schema, error) {
 	ofNode, err := daemon.ParseFields(node.Fields)
 	if err != nil {
 		return nil, usageError{err}
 	}
+	ofNode = slices.DeleteFunc(ofNode, func(of schema.Setting) bool {
+		return slices.ContainsFunc(settings, func(s schema.Setting) bool {
+			return s.Map == of.Map && strings.TrimPrefix(s.Field, "value.") == strings.TrimPrefix(of.Field, "value.")
+		})
+	})
 	for i, s := range list {
 		if node.DrainSums(s.Map) && s.CPUs == 0 { // the daemon refuses a per-CPU map
 			s = s.WithOrigin(drained.OriginSize)
 		}
-		if err := errors.Join(s.Apply(ofNode), s.Apply(settings)); err != nil {
+		if err := s.Apply(append(ofNode, settings...)); err != nil {
 			return nil, usageError{err}
 		}
 		list[i] = s

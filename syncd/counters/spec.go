@@ -136,7 +136,10 @@ func (s *Spec) layout(types *schema.Schema, links schema.Links) (*layout, error)
 // countable returns an error for a field that cannot be a counter.
 func countable(name string, path *schema.Path) error {
 	f := path.Last()
+	inUnion := slices.ContainsFunc(path.Fields, func(f *schema.Field) bool { return f.Kind == schema.KindUnion })
 	switch {
+	case inUnion:
+		return fmt.Errorf("%s is in a union with conditions, and the same bytes of other entries are something else", name)
 	case path.Key:
 		return fmt.Errorf("%s is a field of the key, and counters are fields of the value", name)
 	case f.Kind != schema.KindUint || f.AddressSize() > 0:

@@ -38,11 +38,12 @@ type checker struct {
 	config   *config.Config
 	found    []Finding
 	seesUses func(ebpf.MapType) error // nil: not probed yet
+	only     []string                 // names of the maps to check; nil: all
 }
 
-// CheckMaps is Check for the maps of the settings only: their types, fields and entries.
-func CheckMaps(c *config.Config) []Finding {
-	k := &checker{config: c, found: []Finding{}}
+// CheckMaps is Check for some maps of the settings: their types, fields and entries. names are those of the maps.
+func CheckMaps(c *config.Config, names []string) []Finding {
+	k := &checker{config: c, found: []Finding{}, only: names}
 	k.fail("", c.ValidateMaps())
 	refused := privilege.AllowBPF()
 	k.fail("", refused)

@@ -3,6 +3,7 @@ package daemon
 import (
 	"errors"
 	"fmt"
+	"slices"
 
 	"mapsync/syncd/capture"
 	"mapsync/syncd/config"
@@ -33,6 +34,9 @@ func (k *checker) checkMaps(allowed bool) {
 	k.fail("schema", schemaFiles(list, k.config.Schemas))
 	ids := make(map[uint32]string)
 	for _, m := range list {
+		if k.only != nil && !slices.Contains(k.only, m.name) {
+			continue
+		}
 		exists := false
 		if allowed && m.ref != (kmap.Ref{}) {
 			exists = k.checkMap(m, owners, ids)

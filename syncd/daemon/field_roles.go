@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"time"
 
 	"mapsync/syncd/kmap"
@@ -27,8 +28,10 @@ const (
 	passedRecords  = 50000
 	// sampledAtOnce is the number of records that are read while the table is locked.
 	sampledAtOnce = 256
-	// rolesInterval is the time between two samples of a map.
-	rolesInterval = 30 * time.Second
+	// rolesInterval is the time between two samples of a map, and provenInterval that after a sample with enough entries.
+	rolesInterval, provenInterval = 30 * time.Second, 10 * time.Minute
+	// provenEntries is the number of entries after which another sample hardly finds more.
+	provenEntries = 100
 	// maxProcesses is the number of processes whose network namespaces are read.
 	maxProcesses = 4096
 )
@@ -36,11 +39,12 @@ const (
 // fieldRoles are the roles that fields of a map seem to need, according to the entries of this node.
 type fieldRoles struct {
 	list []suggest.Suggestion
-	// at is the time of the sample, and table, schema and head are what it has read.
-	at     time.Time
-	table  *table.Table
-	schema *schema.Schema
-	head   uint64
+	// at is the time of the sample, entries are their number, and table, schema and head are what it has read.
+	at      time.Time
+	entries int
+	table   *table.Table
+	schema  *schema.Schema
+	head    uint64
 }
 
 // ThisHost returns what the values of fields are compared with. It observes the clocks of this host for some milliseconds.
@@ -61,7 +65,7 @@ func ThisHost() (*suggest.Host, error) {
 }
 
 func hostWith(jiffies *kmap.Jiffies, interfaces map[uint64]bool) *suggest.Host {
-	h := &suggest.Host{Ktime: monotonic(), Boottime: read(unix.CLOCK_BOOTTIME), Interfaces: interfaces, Namespaces: networkNamespaces("/proc")}
+	h := &suggest.Host{Ktime: monotonic(), Boottime: read(unix.CLOCK_BOOTTIME), Interfaces: interfaces, Namespaces: sync.OnceValue(func() map[uint64]bool { return networkNamespaces("/proc") })}
 	if jiffies != nil {
 		h.Tick = time.Duration(jiffies.Tick)
 		h.Jiffies = jiffies.Count + uint64((h.Ktime-jiffies.At)/jiffies.Tick)
@@ -89,13 +93,14 @@ func (d *Daemon) host() *suggest.Host { return hostWith(d.clock.jiffies, d.links
 
 // sampleFields samples each map that has changed since its last sample.
 func (d *Daemon) sampleFields(now time.Time) {
+	host := sync.OnceValue(d.host)
 	for _, m := range d.replicas() {
-		m.sampleFields(now, rolesInterval)
+		m.sampleFields(now, rolesInterval, host)
 	}
 }
 
 // sampleFields updates the suggestions for the fields of the map, unless they are younger than least or nothing has changed.
-func (m *replica) sampleFields(now time.Time, least time.Duration) {
+func (m *replica) sampleFields(now time.Time, least time.Duration, host func() *suggest.Host) {
 	t, s := m.current()
 	if t == nil || s == nil {
 		return
@@ -104,14 +109,17 @@ func (m *replica) sampleFields(now time.Time, least time.Duration) {
 	m.mu.Lock()
 	last := m.roles
 	m.mu.Unlock()
+	if last.entries >= provenEntries && least == rolesInterval {
+		least = provenInterval
+	}
 	same := last.table == t && last.schema == s
 	if same && (last.head == head || now.Sub(last.at) < least) {
 		return
 	}
-	sample := suggest.NewSample(s, m.daemon.host())
+	sample := suggest.NewSample(s, host())
 	m.addOwnEntries(t, sample)
 	m.mu.Lock()
-	m.roles = fieldRoles{list: warnings(sample), at: now, table: t, schema: s, head: head}
+	m.roles = fieldRoles{list: warnings(sample), at: now, entries: sample.Entries(), table: t, schema: s, head: head}
 	m.mu.Unlock()
 }
 
@@ -170,6 +178,9 @@ type FieldRole struct {
 
 // fieldRolesStatus returns the roles that fields seem to need. The lock is held.
 func (m *replica) fieldRolesStatus() (list []FieldRole) {
+	if m.kernel == nil {
+		return nil
+	}
 	for _, x := range m.roles.list {
 		list = append(list, roleOf(m.name, x))
 	}

@@ -79,6 +79,8 @@ type replica struct {
 
 	roles fieldRoles // that fields seem to need
 
+	absent bool // the reference means no kernel map, according to the last check
+
 	undetected []string // programs whose writes to the kernel map no hook detects, with type and id
 	former     formerMaps
 
@@ -138,6 +140,7 @@ func (m *replica) run(ctx context.Context) error {
 	defer m.daemon.assignments.cancelWait(m)
 	m.log.Info("waiting for map", "ref", m.ref.String())
 	if there, err := kmap.Resolve(m.ref, m.daemon.pinOwners...); err != nil {
+		m.setAbsent(errors.Is(err, kmap.ErrNotFound))
 		m.closeFirstRead() // Next returns the error
 	} else if err := there.Close(); err != nil {
 		m.log.Warn("failed to close map", "error", err)
@@ -202,6 +205,7 @@ func (m *replica) follow(ctx context.Context, watcher *kmap.Watcher) error {
 		if err != nil {
 			return err
 		}
+		m.setAbsent(event.Kind == kmap.Gone)
 		if m.detach(MapWaiting) {
 			m.log.Info("map disappeared, keeping its table", "event", event.Kind.String(), "id", event.ID)
 		}

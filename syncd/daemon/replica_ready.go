@@ -18,7 +18,7 @@ func (m *replica) readiness() (readyState, string) {
 	switch {
 	case m.err != nil:
 		return notReady, m.err.Error()
-	case m.state == MapWaiting && m.daemon.config.IsOptional(m.name):
+	case m.state == MapWaiting && m.absent && m.daemon.config.IsOptional(m.name):
 		return readyConfirmed, ""
 	case m.state != MapReplicating && m.state != MapSyncing:
 		return notReady, string(m.state)
@@ -37,6 +37,13 @@ func (m *replica) readiness() (readyState, string) {
 		}
 	}
 	return m.readyState, ""
+}
+
+// setAbsent records whether the reference means no kernel map.
+func (m *replica) setAbsent(absent bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.absent = absent
 }
 
 // mapReplaced reports whether the reference now means another kernel map than the attached one.
@@ -81,7 +88,7 @@ func (m *replica) checkReadiness(complete, agreed bool) {
 		return
 	}
 	if m.daemon.config.StrictRoles {
-		m.sampleFields(time.Now(), time.Second)
+		m.sampleFields(time.Now(), time.Second, m.daemon.host)
 	}
 	ignoreFailed := m.ignoreFailedWrites()
 	m.mu.Lock()

@@ -118,7 +118,7 @@ func (m *replica) countsForReadiness() bool {
 func (m *replica) noteReadyState(v readyState) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if v != notReady {
+	if v != notReady && !m.absent {
 		m.exempt = false
 	}
 	return !m.exempt

@@ -51,7 +51,7 @@ func (m *replica) schemaFor(info kmap.Info) (*schema.Schema, error) {
 	if err := s.Apply(m.fields); err != nil {
 		return nil, err
 	}
-	if s.Opaque {
+	if s.Opaque && len(s.FieldNames()) == 2 {
 		m.log.Warn("map has no BTF, replicating entries as bytes",
 			slog.Int("key_bytes", info.KeySize), slog.Int("value_bytes", info.ValueSize),
 			slog.String("hint", "build the load balancer with -g, or set schema"))

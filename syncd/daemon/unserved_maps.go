@@ -6,7 +6,7 @@ import (
 	"mapsync/syncd/replicate"
 )
 
-// unservedMap is a map that live peers do not replicate with this node, with the reasons.
+// unservedMap is a map that live peers do not replicate with this node, with the reasons. A peer that lacks an optional map has none.
 type unservedMap struct {
 	peers, texts []string
 }
@@ -18,10 +18,16 @@ func (d *Daemon) unserved() map[string]unservedMap {
 	for _, p := range d.replicator.Status() {
 		for i := range p.Maps {
 			m := &p.Maps[i]
-			if text := unservedText(p.Node, m); text != "" {
-				u := all[m.Name]
-				all[m.Name] = unservedMap{append(u.peers, p.Node), append(u.texts, text)}
+			text := unservedText(p.Node, m)
+			if text == "" {
+				continue
 			}
+			u := all[m.Name]
+			u.peers = append(u.peers, p.Node)
+			if m.State != replicate.StatePending || !d.config.IsOptional(m.Name) { // otherwise the peer may lack it
+				u.texts = append(u.texts, text)
+			}
+			all[m.Name] = u
 		}
 	}
 	return all
@@ -54,6 +60,8 @@ func (d *Daemon) addUnserved(o *obstacles, unserved map[string]unservedMap) {
 		return
 	}
 	for name, reasons := range unserved {
-		o.unsynced[name] = append(o.unsynced[name], reasons.texts...)
+		if len(reasons.texts) > 0 {
+			o.unsynced[name] = append(o.unsynced[name], reasons.texts...)
+		}
 	}
 }

@@ -41,7 +41,7 @@ func (s *Schema) Apply(settings []Setting) error {
 			return fmt.Errorf("map %q: field %s %w", s.Map, set.Field, err)
 		}
 	}
-	if err := s.checkCases(settings); err != nil {
+	if err := s.resolveCases(settings); err != nil {
 		return fmt.Errorf("map %q: %w", s.Map, err)
 	}
 	for _, half := range []struct {

@@ -46,7 +46,7 @@ func (set *Setting) position() (name string, key, ok bool) {
 }
 
 // defineFields defines the fields of the settings that have a position. The rest of the bytes stays in fields of
-// bytes. The schema is then no longer opaque.
+// bytes.
 func (s *Schema) defineFields(settings []Setting) error {
 	var key, value []Field
 	for i := range settings {
@@ -80,7 +80,6 @@ func (s *Schema) defineFields(settings []Setting) error {
 	if err := splitBytes(s.oneValue(), value); err != nil {
 		return fmt.Errorf("value %w", err)
 	}
-	s.Opaque = false
 	return nil
 }
 
@@ -142,6 +141,9 @@ func splitBytes(m *Message, fields []Field) error {
 		at = f.Offset + f.Size
 	}
 	rest(size)
+	for i := range after { // the origin of drained sums
+		after[i].Number = byteNumber(after[i].Offset)
+	}
 	m.Fields = append(all, after...)
 	return checkUnique(m)
 }

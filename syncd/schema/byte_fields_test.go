@@ -2,6 +2,7 @@ package schema
 
 import (
 	"encoding/binary"
+	"errors"
 	"strings"
 	"testing"
 
@@ -31,8 +32,8 @@ bytes_8 9 @8 8 bytes
 time 17 @16 8 time ktime,volatile
 bytes_24 25 @24 16 bytes
 at_40 41 @40 4 ifname ifindex`)
-	if s.Opaque {
-		t.Error("a map with fields is opaque, want one with types")
+	if !s.Opaque {
+		t.Error("a map without types is not opaque, want it so")
 	}
 	if err := s.Check(); err != nil {
 		t.Error(err)
@@ -72,6 +73,38 @@ cpu 1 @0 20000 message *2
   x 20000 @18999 4 uint be
   bytes_19003 20004 @19003 997 bytes`)
 	if err := s.Check(); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestOtherPositions: nodes that define other positions do not replicate, because the same name would mean other bytes.
+func TestOtherPositions(t *testing.T) {
+	of := func(texts ...string) *Schema {
+		s := FromSizes("m", 8, 32)
+		if err := s.Apply(settings(t, texts...)); err != nil {
+			t.Fatal(err)
+		}
+		return s
+	}
+	a := of("m:@16:8=volatile")
+	for _, b := range []*Schema{of(), of("m:@24:4=volatile"), of("m:@16:4=volatile"), of("m:@16:8=volatile", "m:key.@0:4=be"), of("m:@16:8=name=x")} {
+		if _, err := NewDecoder(a, b, nil); !errors.Is(err, ErrIncompatible) {
+			t.Errorf("decoder for other positions: got error %v, want ErrIncompatible", err)
+		}
+	}
+	if _, err := NewDecoder(a, of("m:@16:8=be"), nil); err != nil {
+		t.Errorf("decoder for the same positions: got error %v, want nil", err)
+	}
+}
+
+// TestByteFieldsOfDrainedMap: the origin of drained sums keeps a number of its own.
+func TestByteFieldsOfDrainedMap(t *testing.T) {
+	s := FromSizes("m", 4, 8).WithOrigin(16)
+	if err := s.Apply(settings(t, "m:key.@0:1=be", "m:key.@1:3=name=x", "m:@0:8=sum")); err == nil {
+		t.Error("role be of a byte: got no error, want one")
+	}
+	s = FromSizes("m", 4, 8).WithOrigin(16)
+	if err := errors.Join(s.Apply(settings(t, "m:key.@1:2=be", "m:@0:8=sum")), s.Check()); err != nil {
 		t.Error(err)
 	}
 }

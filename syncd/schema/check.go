@@ -26,9 +26,6 @@ func (s *Schema) Check() error {
 	if s.Key == nil || s.Value == nil {
 		return fmt.Errorf("%w: no type of key or value", ErrType)
 	}
-	if s.Opaque && (len(s.Key.Fields) != 1 || len(s.Value.Fields) != 1) {
-		return fmt.Errorf("%w: opaque, but with fields", ErrType)
-	}
 	key := checker{key: true}
 	if err := key.half(s.Key); err != nil {
 		return fmt.Errorf("%w: key%w", ErrType, err)
@@ -185,6 +182,8 @@ func (c *checker) field(f *Field, room int) string {
 		return "has a type or remarks that are not text"
 	case f.Default != nil && len(f.Default) != f.Bytes():
 		return fmt.Sprintf("has a default of %d bytes, but takes %d", len(f.Default), f.Bytes())
+	case f.Message != nil && f.Kind != KindMessage && f.Kind != KindUnion:
+		return "is no message, but has the type of one"
 	case c.key && (!f.Sent() || f.Kind == KindTime):
 		return "belongs to a key, but has no value that is the same everywhere"
 	}

@@ -68,20 +68,20 @@ func TestCheck(t *testing.T) {
 // TestCheckSchema checks errors that depend on more than one field.
 func TestCheckSchema(t *testing.T) {
 	tests := map[string]func(s *Schema){
-		"no key":        func(s *Schema) { s.Key = nil },
-		"no size":       func(s *Schema) { s.Value.Size, s.Value.Fields = 0, nil },
-		"large":         func(s *Schema) { s.Value.Size = MaxSize + 1 },
-		"outside":       func(s *Schema) { s.Value.Size = 3 },
-		"overlap":       func(s *Schema) { s.Value.Fields[1].Offset = 1 },
-		"same name":     func(s *Schema) { s.Value.Fields[1].Name = "a" },
-		"same number":   func(s *Schema) { s.Value.Fields[1].Number = 1 },
-		"bad name":      func(s *Schema) { s.Value.Fields[1].Name = "a.b" },
-		"long name":     func(s *Schema) { s.Value.Fields[1].Name = strings.Repeat("a", 129) },
-		"map":           func(s *Schema) { s.Map = "\x00" },
-		"local key":     func(s *Schema) { s.Key.Fields[0].Roles = RoleLocal },
-		"time in a key": func(s *Schema) { s.Key.Fields[0].Kind, s.Key.Fields[0].Roles = KindTime, RoleSeconds },
-		"opaque":        func(s *Schema) { s.Opaque = true },
-		"CPUs":          func(s *Schema) { s.CPUs = 2 },
+		"no key":                            func(s *Schema) { s.Key = nil },
+		"no size":                           func(s *Schema) { s.Value.Size, s.Value.Fields = 0, nil },
+		"large":                             func(s *Schema) { s.Value.Size = MaxSize + 1 },
+		"outside":                           func(s *Schema) { s.Value.Size = 3 },
+		"overlap":                           func(s *Schema) { s.Value.Fields[1].Offset = 1 },
+		"same name":                         func(s *Schema) { s.Value.Fields[1].Name = "a" },
+		"same number":                       func(s *Schema) { s.Value.Fields[1].Number = 1 },
+		"bad name":                          func(s *Schema) { s.Value.Fields[1].Name = "a.b" },
+		"long name":                         func(s *Schema) { s.Value.Fields[1].Name = strings.Repeat("a", 129) },
+		"map":                               func(s *Schema) { s.Map = "\x00" },
+		"local key":                         func(s *Schema) { s.Key.Fields[0].Roles = RoleLocal },
+		"time in a key":                     func(s *Schema) { s.Key.Fields[0].Kind, s.Key.Fields[0].Roles = KindTime, RoleSeconds },
+		"scalar with the type of a message": func(s *Schema) { s.Value.Fields[0].Message = s.Key },
+		"CPUs":                              func(s *Schema) { s.CPUs = 2 },
 	}
 	for name, change := range tests {
 		s := oneValue(Field{Name: "a", Size: 2, Kind: KindUint}, Field{Name: "b", Size: 2, Kind: KindUint})

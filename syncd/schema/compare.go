@@ -2,6 +2,7 @@ package schema
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 )
 
@@ -38,6 +39,21 @@ func (c *compiler) compareKeys(from, to *Message, path string) {
 	for i := range from.Fields {
 		if here[from.Fields[i].Name] == nil {
 			c.problem(path+from.Fields[i].Name, " is missing here")
+		}
+	}
+}
+
+// compareUnions reports unions with conditions that only one side has. The other side has their bytes in other fields.
+func (c *compiler) compareUnions(from, to *Message, path string) {
+	sender, here := fieldsByName(from), c.byName(to)
+	for i := range to.Fields {
+		if f := &to.Fields[i]; f.Kind == KindUnion && (sender[f.Name] == nil || sender[f.Name].Kind != KindUnion) {
+			c.problem(path+f.Name, " has conditions here, and none at the sender: give both nodes the same conditions")
+		}
+	}
+	for i := range from.Fields {
+		if f := &from.Fields[i]; f.Kind == KindUnion && (here[f.Name] == nil || here[f.Name].Kind != KindUnion) {
+			c.problem(path+f.Name, " has conditions at the sender, and none here: give both nodes the same conditions")
 		}
 	}
 }
@@ -95,6 +111,16 @@ func (f *Field) describeElement() string {
 	return ""
 }
 
+// samePositions reports whether two messages without types have the same fields at the same positions.
+func samePositions(a, b *Message) bool {
+	return slices.EqualFunc(a.Fields, b.Fields, func(a, b Field) bool {
+		if a.Kind == KindMessage && b.Kind == KindMessage { // the values of CPUs
+			return samePositions(a.Message, b.Message)
+		}
+		return a.Name == b.Name && a.Offset == b.Offset && a.Bytes() == b.Bytes()
+	})
+}
+
 // compareShapes compares the schemas as a whole. fold is true if values must be folded, because
 // they have a different number of CPUs.
 func compareShapes(remote, local *Schema) (fold bool, problems []string) {
@@ -107,6 +133,9 @@ func compareShapes(remote, local *Schema) (fold bool, problems []string) {
 		}
 		if a, b := local.Value.Size, remote.Value.Size; a != b {
 			problems = append(problems, fmt.Sprintf("value: %d bytes here, %d at the sender", a, b))
+		}
+		if !samePositions(remote.Key, local.Key) || !samePositions(remote.Value, local.Value) {
+			problems = append(problems, "the setting field defines other positions on the two nodes: give both nodes the same ones")
 		}
 	case (remote.CPUs > 0) != (local.CPUs > 0):
 		problems = append(problems, "one side has a value for each CPU, the other has not")

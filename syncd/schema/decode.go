@@ -14,7 +14,7 @@ type Decoder struct {
 	keep                 []Range
 	links                Links
 	same                 bool
-	unions               []*Field
+	unions               []placedUnion
 }
 
 // NewDecoder compiles a decoder for the wire bytes of a sender with the schema remote, into the
@@ -95,7 +95,8 @@ func (d *Decoder) Value(dst, key, wire []byte, t *Times) error {
 	if err != nil {
 		return fmt.Errorf("decode value: %w", err)
 	}
-	for i, u := range d.unions {
+	for i := range d.unions {
+		u := &d.unions[i]
 		if k := u.memberIndex(key, dst); members[i] != 0 && k >= 0 && int(members[i]) != k+1 {
 			return fmt.Errorf("decode value: %w: union %s has the member %s, and by the conditions of this node %s",
 				ErrRange, u.Name, u.Message.Fields[members[i]-1].Name, u.Message.Fields[k].Name)

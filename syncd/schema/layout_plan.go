@@ -112,7 +112,7 @@ type compiler struct {
 	half     string // key or value
 	problems []string
 	fields   map[*Message]map[string]*Field
-	unions   []*Field // of the receiver's value
+	unions   []placedUnion // of the receiver's value
 }
 
 // compile builds the plan for messages that are sent as from and stored as to. fold is true if they
@@ -178,6 +178,9 @@ func (c *compiler) message(from, to *Message, s scope) int {
 	here := c.byName(to)
 	if c.half == "key" && to != nil {
 		c.compareKeys(from, to, s.path)
+	}
+	if to != nil {
+		c.compareUnions(from, to, s.path)
 	}
 	sent := make([]*Field, 0, len(from.Fields))
 	for i := range from.Fields {
@@ -246,7 +249,7 @@ func (c *compiler) union(from, to *Field, path string, s scope) int {
 	number, members := 0, map[string]int{}
 	if to != nil {
 		s.base += to.Offset
-		number = slices.Index(c.unions, to)
+		number = slices.IndexFunc(c.unions, func(u placedUnion) bool { return u.Field == to })
 		for i := range to.Message.Fields {
 			members[to.Message.Fields[i].Name] = i
 		}

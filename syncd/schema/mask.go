@@ -43,7 +43,7 @@ func (m *Message) mark(mask []byte, base int, want func(*Field) bool) {
 		f := &m.Fields[i]
 		switch {
 		case !want(f):
-		case f.Message != nil: // of a union, the bits of all members
+		case f.Kind == KindMessage || f.Kind == KindUnion: // of a union, the bits of all members
 			for e := range max(f.Count, 1) {
 				f.Message.mark(mask, base+f.Offset+e*f.Size, want)
 			}

@@ -76,9 +76,6 @@ func (s *Schema) resolveCase(c *Case, prefix string, union *Field) (memberCase, 
 		}
 		return memberCase{}, fmt.Errorf("%s: the union has no such member; its members: %s", c.String(), strings.Join(names, ", "))
 	}
-	if hasKindNone(union.Message.Fields[index].Message) {
-		return memberCase{}, fmt.Errorf("%s: the member holds a pointer, or something that the kernel owns", c.String())
-	}
 	if c.When == "" {
 		return memberCase{member: index, always: true}, nil
 	}
@@ -112,19 +109,58 @@ func (s *Schema) conditionField(c *Case, prefix string) (path Path, values strin
 	return path, c.When[at:], nil
 }
 
-// checkCases returns an error if a condition has a field that differs between nodes, after all roles were applied.
-func (s *Schema) checkCases(settings []Setting) error {
+// resolveCases reads the conditions again after all roles were applied: a role may change the order of bytes. It returns an error if a
+// condition has a field that differs between nodes.
+func (s *Schema) resolveCases(settings []Setting) error {
+	done := make(map[*Field]int)
 	for i := range settings {
 		set := &settings[i]
-		if set.Map != s.Map || set.Case.When == "" {
+		if set.Map != s.Map || set.Case == (Case{}) {
 			continue
 		}
 		path := strings.TrimPrefix(set.Field, "value.")
-		if _, _, err := s.conditionField(&set.Case, path[:strings.LastIndexByte(path, '.')+1]); err != nil {
+		m, name, err := s.enclosing(path)
+		if err != nil {
 			return fmt.Errorf("field %s: %w", set.Field, err)
 		}
+		at := slices.IndexFunc(m.Fields, func(f Field) bool { return f.Kind == KindUnion && f.Name == name })
+		if at < 0 {
+			return fmt.Errorf("field %s: no union", set.Field)
+		}
+		f := &m.Fields[at]
+		c := &f.cases[done[f]]
+		if done[f]++; set.Case.When != "" {
+			field, values, err := s.conditionField(&set.Case, strings.TrimSuffix(path, name))
+			if err == nil {
+				c.values, c.mask = nil, 0
+				err = c.compare(&field, values)
+			}
+			if err != nil {
+				return fmt.Errorf("field %s: %w", set.Field, err)
+			}
+		}
+		if f.When != "" {
+			f.When += "; "
+		}
+		f.When += c.text(&set.Case)
 	}
 	return nil
+}
+
+// text returns a case with the numbers of its values, which are the same on nodes that agree.
+func (c *memberCase) text(of *Case) string {
+	if c.always {
+		return of.String()
+	}
+	name := strings.TrimSpace(of.When[:strings.IndexAny(of.When, "=&")])
+	if c.mask != 0 {
+		return fmt.Sprintf("as:%s when %s&%#x", of.Member, name, c.mask)
+	}
+	numbers := make([]string, len(c.values))
+	for i, n := range c.values {
+		numbers[i] = strconv.FormatUint(n, 10)
+	}
+	return fmt.Sprintf("as:%s when %s=%s", of.Member, name, strings.Join(numbers, ","))
 }
 
 // compare sets the field and the values of a condition.
@@ -136,8 +172,8 @@ func (c *memberCase) compare(path *Path, text string) error {
 	c.field = accessorOf(f, base)
 	if text[0] == '&' {
 		mask, err := strconv.ParseUint(strings.TrimSpace(text[1:]), 0, 64)
-		if err != nil || mask == 0 {
-			return fmt.Errorf("cannot have the mask %.40q: write a number other than 0", text[1:])
+		if err != nil || mask == 0 || mask>>(c.field.bits-1)>>1 != 0 {
+			return fmt.Errorf("cannot have the mask %.40q: write a number other than 0 of %d bits", text[1:], c.field.bits)
 		}
 		c.mask = mask
 		return nil
@@ -146,6 +182,13 @@ func (c *memberCase) compare(path *Path, text string) error {
 		n, err := f.parseValue(strings.TrimSpace(word))
 		if err != nil {
 			return err
+		}
+		unused := 64 - c.field.bits
+		if c.field.signed && n<<unused>>unused == n {
+			n = uint64(int64(n<<unused) >> unused)
+		}
+		if !c.field.fits(n, c.field.signed) {
+			return fmt.Errorf("of %d bits cannot be %s", c.field.bits, word)
 		}
 		c.values = append(c.values, n)
 	}

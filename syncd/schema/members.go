@@ -48,17 +48,28 @@ func (f *Field) memberIndex(key, value []byte) int {
 	return -1
 }
 
-// unions returns the unions with conditions of the value, in the order of their fields, outer ones first.
-func (s *Schema) unions() []*Field { return s.Value.appendUnions(nil) }
+// placedUnion is a union of a value. If it is in a member of another one, outer is the index of that union in the list, and member that
+// of the member. Otherwise outer is -1.
+type placedUnion struct {
+	*Field
+	outer, member int
+}
 
-func (m *Message) appendUnions(list []*Field) []*Field {
+// unions returns the unions with conditions of the value, in the order of their fields, outer ones first.
+func (s *Schema) unions() []placedUnion { return s.Value.appendUnions(nil, -1, 0) }
+
+func (m *Message) appendUnions(list []placedUnion, outer, member int) []placedUnion {
 	for i := range m.Fields {
 		f := &m.Fields[i]
-		if f.Kind == KindUnion {
-			list = append(list, f)
-		}
-		if f.Message != nil && f.Count == 0 {
-			list = f.Message.appendUnions(list)
+		switch {
+		case f.Kind == KindUnion:
+			at := len(list)
+			list = append(list, placedUnion{f, outer, member})
+			for k := range f.Message.Fields {
+				list = f.Message.Fields[k].Message.appendUnions(list, at, k)
+			}
+		case f.Kind == KindMessage && f.Count == 0:
+			list = f.Message.appendUnions(list, outer, member)
 		}
 	}
 	return list
@@ -81,8 +92,13 @@ func (s *Schema) VariantOf() func(key, value []byte) int {
 		return nil
 	}
 	return func(key, value []byte) (v int) {
-		for _, u := range unions {
-			v = v*len(u.Message.Fields) + max(u.memberIndex(key, value), 0)
+		var chosen [maxUnions]int
+		for i := range unions {
+			u := &unions[i]
+			if u.outer < 0 || chosen[u.outer] == u.member { // a union in another member decides nothing
+				chosen[i] = max(u.memberIndex(key, value), 0)
+			}
+			v = v*len(u.Message.Fields) + chosen[i]
 		}
 		return v
 	}
@@ -96,7 +112,7 @@ func (s *Schema) Variant(v int) *Schema {
 	}
 	members := make(map[*Field]int, len(unions))
 	for _, u := range slices.Backward(unions) {
-		members[u] = v % len(u.Message.Fields)
+		members[u.Field] = v % len(u.Message.Fields)
 		v /= len(u.Message.Fields)
 	}
 	one := *s
@@ -167,7 +183,6 @@ func (s *Schema) chooseMember(path string, cases []Case) error {
 		return err
 	}
 	prefix := strings.TrimSuffix(path, name)
-	var texts []string
 	for k := range cases {
 		c, err := s.resolveCase(&cases[k], prefix, f)
 		if err != nil {
@@ -176,7 +191,7 @@ func (s *Schema) chooseMember(path string, cases []Case) error {
 		if len(f.cases) > 0 && f.cases[len(f.cases)-1].always {
 			return fmt.Errorf("%s is never used: a case before it has no condition", cases[k].String())
 		}
-		f.cases, texts = append(f.cases, c), append(texts, cases[k].String())
+		f.cases = append(f.cases, c)
 		member, doc := &f.Message.Fields[c.member], "in all other cases"
 		if !c.always {
 			doc = "when " + cases[k].When
@@ -184,7 +199,6 @@ func (s *Schema) chooseMember(path string, cases []Case) error {
 		member.Doc = addDoc(member.Doc, doc)
 	}
 	f.keepMembers()
-	f.When = strings.Join(texts, "; ")
 	m.replaceUnion(&place, f)
 	return nil
 }
@@ -240,6 +254,9 @@ func (u *unionPlace) field(outer string) (*Field, error) {
 	union := &Message{Name: name, Size: size}
 	for i := range alternatives {
 		m := alternatives[i].msg
+		if hasKindNone(m) {
+			return nil, fmt.Errorf("the union holds a pointer, or something that the kernel owns, in its member %s", firstName(&u.typ.Members[i]))
+		}
 		if err := b.finish(m); err != nil {
 			return nil, err
 		}
@@ -248,15 +265,18 @@ func (u *unionPlace) field(outer string) (*Field, error) {
 		}
 		member := *m
 		member.Name, member.Size = cleanName(name+"_"+firstName(&u.typ.Members[i])), size
-		if member.Fields = slices.Clone(m.Fields); !hasKindNone(&member) {
-			member.carryUncovered()
-		}
+		member.Fields = slices.Clone(m.Fields)
+		member.carryUncovered()
 		union.Fields = append(union.Fields, memberField(firstName(&u.typ.Members[i]), i+1, &member))
 	}
-	rest := &Message{Name: cleanName(name + "_" + bytesMember), Size: size, Fields: []Field{{
-		Name: bytesMember, Number: 1, Size: size, Kind: KindBytes, Type: fmt.Sprintf("unsigned char[%d]", size),
+	other := bytesMember
+	for slices.ContainsFunc(union.Fields, func(f Field) bool { return f.Name == other }) {
+		other = "other_" + other
+	}
+	rest := &Message{Name: cleanName(name + "_" + other), Size: size, Fields: []Field{{
+		Name: other, Number: 1, Size: size, Kind: KindBytes, Type: fmt.Sprintf("unsigned char[%d]", size),
 	}}}
-	union.Fields = append(union.Fields, memberField(bytesMember, len(alternatives)+1, rest))
+	union.Fields = append(union.Fields, memberField(other, len(alternatives)+1, rest))
 	f := &Field{
 		Name: u.name, Number: u.number, Offset: u.offset, Size: size, Kind: KindUnion, Message: union,
 		Type: strings.TrimSpace("union " + clean(u.typ.Name, "_")), Doc: "one of its members, by the conditions in the settings",

@@ -180,8 +180,14 @@ func TestMembersOnTheWire(t *testing.T) {
 	if err := lacks.Value(got, key, good, &codecTimes); !errors.Is(err, ErrRange) {
 		t.Errorf("decode without the member: got error %v, want ErrRange", err)
 	}
-	if _, err := NewDecoder(s, calico(t), codecLinks{}); !errors.Is(err, ErrIncompatible) {
-		t.Errorf("decoder without conditions: got error %v, want ErrIncompatible", err)
+	// The union id_or_ip is anonymous: without conditions, it has the name of the member that covers the others.
+	for _, one := range []*Schema{calico(t), calico(t, "ct:data=as:leg when type=0"), calico(t, "ct:id_or_ip=as:id when type=0")} {
+		if _, err := NewDecoder(s, one, codecLinks{}); !errors.Is(err, ErrIncompatible) {
+			t.Errorf("decoder without all conditions: got error %v, want ErrIncompatible", err)
+		}
+		if _, err := NewDecoder(one, s, codecLinks{}); !errors.Is(err, ErrIncompatible) {
+			t.Errorf("decoder of a sender without all conditions: got error %v, want ErrIncompatible", err)
+		}
 	}
 	for name, wire := range map[string]string{
 		"two members":        "\x22\x08\x0a\x02\x08\x01\x12\x02\x08\x01",
@@ -205,6 +211,8 @@ func TestCasesRefused(t *testing.T) {
 		"ct:data=as:leg when type=x":                          "write a number",
 		"ct:data=as:leg when type&0":                          "write a number other than 0",
 		"ct:data=as:leg when type":                            "has no operator",
+		"ct:data=as:leg when type=300":                        "of 8 bits cannot be 300",
+		"ct:data=as:leg when flags&0x100":                     "a number other than 0 of 8 bits",
 		"ct:data=as:leg|ct:data=as:rev when type=1":           "never used",
 		"ct:key.addr=as:leg when type=1":                      "in a value",
 		"ct:data=as:leg when type=1|ct:data.leg.bytes=local":  "cannot have role local: it is in a union",
@@ -276,5 +284,78 @@ func TestUnionsOfPeersAreChecked(t *testing.T) {
 	inKey.Key.Fields = []Field{union(member("a", 1))}
 	if err := inKey.Check(); !errors.Is(err, ErrType) {
 		t.Errorf("union in a key: got error %v, want ErrType", err)
+	}
+}
+
+// TestConditionAfterRoles: a role that a setting gives the field of a condition counts, too.
+func TestConditionAfterRoles(t *testing.T) {
+	value := structOf("v", 16, member("proto", 0, u16), member("level", 32, &btf.Int{Name: "int", Size: 4, Encoding: btf.Signed}),
+		btf.Member{Name: "u", Offset: 64, Type: &btf.Union{Size: 8, Members: []btf.Member{member("a", 0, u32), member("b", 0, u64)}}})
+	for _, test := range []struct {
+		condition string
+		value     string
+		want      string
+	}{
+		{"proto=0x0800", "\x08\x00", "b"}, {"proto=8", "\x08\x00", "bytes"}, {"proto&0x0800", "\x08\x00", "b"},
+		{"level=-2", "\x00\x00\x00\x00\xfe\xff\xff\xff", "b"}, {"level=0xfffffffe", "\x00\x00\x00\x00\xfe\xff\xff\xff", "b"},
+	} {
+		s, err := FromTypes("m", u32, value)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := s.Apply(settings(t, "m:u=as:b when "+test.condition, "m:proto=be")); err != nil {
+			t.Fatal(err)
+		}
+		b := make([]byte, 16)
+		copy(b, test.value)
+		if got := s.Value.Fields[2].Member(nil, b).Name; got != test.want {
+			t.Errorf("member when %s of %x: got %s, want %s", test.condition, test.value, got, test.want)
+		}
+	}
+}
+
+// TestUnionWithPointerHasNoConditions: a pointer must not be sent, neither as a member nor as bytes.
+func TestUnionWithPointerHasNoConditions(t *testing.T) {
+	value := structOf("v", 16, member("type", 0, u32), btf.Member{Name: "u", Offset: 64, Type: &btf.Union{Size: 8, Members: []btf.Member{
+		member("p", 0, &btf.Pointer{Target: u32}), member("b", 0, u64),
+	}}})
+	s, err := FromTypes("m", u32, value)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Apply(settings(t, "m:u=as:b when type=1")); err == nil || !strings.Contains(err.Error(), "holds a pointer") {
+		t.Errorf("conditions of a union with a pointer: got error %v, want one that says so", err)
+	}
+}
+
+// TestMemberNamedBytes: the bytes of other entries have another name if a member is called bytes.
+func TestMemberNamedBytes(t *testing.T) {
+	value := structOf("v", 16, member("type", 0, u32), btf.Member{Name: "u", Offset: 64, Type: &btf.Union{Size: 8, Members: []btf.Member{
+		member("bytes", 0, &btf.Array{Type: u8, Nelems: 8}), member("b", 0, u64),
+	}}})
+	s, err := FromTypes("m", u32, value)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Apply(settings(t, "m:u=as:bytes when type=1")); err != nil {
+		t.Fatal(err)
+	}
+	for kind, want := range map[byte]string{1: "bytes", 2: "other_bytes"} {
+		if got := s.Value.Fields[1].Member(nil, append([]byte{kind}, make([]byte, 15)...)).Name; got != want {
+			t.Errorf("member of type %d: got %s, want %s", kind, got, want)
+		}
+	}
+}
+
+// TestUnionInAnotherMember: a union in a member that an entry does not have decides nothing about it.
+func TestUnionInAnotherMember(t *testing.T) {
+	s := calico(t, calicoCases...)
+	of := s.VariantOf()
+	key, a := calicoEntry(1, 0, 0)
+	b := slices.Clone(a)
+	binary.LittleEndian.PutUint32(a[24:], 7) // kind of rev, packets of leg
+	binary.LittleEndian.PutUint32(b[24:], 8)
+	if x, y := of(key, a), of(key, b); x != y {
+		t.Errorf("combinations of two legs: got %d and %d, want the same", x, y)
 	}
 }

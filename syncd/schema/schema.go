@@ -25,7 +25,7 @@ type Schema struct {
 	Map string
 	// Key and Value are the types of the two halves of an entry.
 	Key, Value *Message
-	// Opaque is true if the map has no types. Key and Value then have one field of bytes.
+	// Opaque is true if the map has no types. Key and Value then have one field of bytes, or those that the settings define.
 	Opaque bool
 	// CPUs is the number of values in an entry of a per-CPU map, each padded to 8 bytes, and 0 for
 	// other maps. Value then has one field cpu, an array of messages.

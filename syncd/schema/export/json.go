@@ -19,7 +19,7 @@ func (p *Printer) AppendJSONValue(dst, key, value []byte, t *schema.Times) []byt
 }
 
 func (p *Printer) appendJSON(dst []byte, m *schema.Message, key, data []byte, t *schema.Times) []byte {
-	if p.schema.Opaque || len(data) < m.Size {
+	if p.bare(m) || len(data) < m.Size {
 		return append(hex.AppendEncode(append(dst, '"'), data), '"')
 	}
 	w := writer{p: p, times: t, dst: dst, key: key, half: data, json: true}

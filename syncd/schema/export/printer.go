@@ -54,12 +54,17 @@ func (p *Printer) AppendValue(dst, key, value []byte, t *schema.Times) []byte {
 }
 
 func (p *Printer) appendText(dst []byte, m *schema.Message, key, data []byte, t *schema.Times) []byte {
-	if p.schema.Opaque || len(data) < m.Size {
+	if p.bare(m) || len(data) < m.Size {
 		return hex.AppendEncode(dst, data)
 	}
 	w := writer{p: p, times: t, dst: dst, key: key, half: data}
 	w.message(m, data)
 	return w.dst
+}
+
+// bare reports whether a half of an entry has only bytes, without fields from the settings.
+func (p *Printer) bare(m *schema.Message) bool {
+	return p.schema.Opaque && len(m.Fields) == 1 && m.Fields[0].IsUntyped()
 }
 
 // AppendField appends the content of one field as text, without a name and without quotes. half is the half of an entry

@@ -18,8 +18,8 @@ type Host struct {
 	Tick    time.Duration
 	// Interfaces are the indexes of the interfaces.
 	Interfaces map[uint64]bool
-	// Namespaces are the inode numbers and cookies of network namespaces.
-	Namespaces map[uint64]bool
+	// Namespaces returns the inode numbers of network namespaces. It is called only if a field may have one. Nil: none are known.
+	Namespaces func() map[uint64]bool
 }
 
 const (
@@ -61,13 +61,13 @@ var (
 		{"jiffies/256", schema.RoleJiffies256, "jiffies / 256", true, func(h *Host, _ int, v uint64) (int64, bool) { return h.nearJiffies(v, 8, 256) }},
 	}
 	interfaceTest = test{role: "ifindex", meaning: "indexes of this node's interfaces", agrees: func(h *Host, _ int, v uint64) (int64, bool) { return 0, h.Interfaces[v] }}
-	namespaceTest = test{role: "local", meaning: "network namespaces of this node", agrees: func(h *Host, _ int, v uint64) (int64, bool) { return 0, h.Namespaces[v] }}
+	namespaceTest = test{role: "local", meaning: "network namespaces of this node", agrees: func(h *Host, _ int, v uint64) (int64, bool) { return 0, h.Namespaces != nil && h.Namespaces()[v] }}
 
 	wordTests = nanosecondTests
 )
 
 // testsOf returns the tests that fit the type, the roles and the name of a field.
-func testsOf(f *schema.Field, key bool) (list []test) {
+func testsOf(f *schema.Field, key, inUnion bool) (list []test) {
 	number := f.Kind == schema.KindUint || f.Kind == schema.KindSint || f.Kind == schema.KindTime
 	if role := f.Roles & schema.RoleTime; number && role != 0 {
 		return append(clockTests(f), tooFar(role))
@@ -81,7 +81,7 @@ func testsOf(f *schema.Field, key bool) (list []test) {
 	if namesInterface(f.Name) && f.Size >= 2 {
 		list = append(list, interfaceTest)
 	}
-	if namesNamespace(f.Name) && f.Size >= 4 && !key {
+	if namesNamespace(f.Name) && f.Size >= 4 && !key && !inUnion {
 		list = append(list, namespaceTest)
 	}
 	return list

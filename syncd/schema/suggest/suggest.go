@@ -79,12 +79,13 @@ func NewSample(s *schema.Schema, host *Host) *Sample {
 		if err != nil {
 			continue
 		}
+		inUnion := slices.ContainsFunc(path.Fields, func(f *schema.Field) bool { return f.Kind == schema.KindUnion }) // no role local
 		switch f := path.Last(); {
 		case f.Silenced || f.BitSize > 0 || f.Name == schema.OriginField:
 		case f.IsUntyped() && !path.Key: // times are in values
 			sample.addWords(path)
 		default:
-			sample.fields = append(sample.fields, newCandidate(settingName(s, name), path, -1, testsOf(f, path.Key)))
+			sample.fields = append(sample.fields, newCandidate(settingName(s, name), path, -1, testsOf(f, path.Key, inUnion)))
 		}
 	}
 	return sample

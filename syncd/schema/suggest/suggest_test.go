@@ -15,7 +15,7 @@ import (
 // host is a node with an uptime of 10 days.
 var host = &Host{
 	Ktime: int64(240 * time.Hour), Boottime: int64(241 * time.Hour), Jiffies: 1<<32 - 75000 + 240*3600*250, Tick: 4 * time.Millisecond,
-	Interfaces: map[uint64]bool{1: true, 2: true, 7: true}, Namespaces: map[uint64]bool{4026531840: true},
+	Interfaces: map[uint64]bool{1: true, 2: true, 7: true}, Namespaces: func() map[uint64]bool { return map[uint64]bool{4026531840: true} },
 }
 
 // value describes a field of the value by its C type, and its content in entry i.
