@@ -28,10 +28,10 @@ const (
 	passedRecords  = 50000
 	// sampledAtOnce is the number of records that are read while the table is locked.
 	sampledAtOnce = 256
-	// rolesInterval is the time between two samples of a map, and provenInterval that after a sample with enough entries.
-	rolesInterval, provenInterval = 30 * time.Second, 10 * time.Minute
-	// provenEntries is the number of entries after which another sample hardly finds more.
-	provenEntries = 100
+	// rolesInterval is the time between two samples of a map, and sufficientInterval that after a sample with enough entries.
+	rolesInterval, sufficientInterval = 30 * time.Second, 10 * time.Minute
+	// sufficientEntries is the number of entries after which another sample hardly finds more.
+	sufficientEntries = 100
 	// maxProcesses is the number of processes whose network namespaces are read.
 	maxProcesses = 4096
 )
@@ -109,8 +109,8 @@ func (m *replica) sampleFields(now time.Time, least time.Duration, host func() *
 	m.mu.Lock()
 	last := m.roles
 	m.mu.Unlock()
-	if last.entries >= provenEntries && least == rolesInterval {
-		least = provenInterval
+	if last.entries >= sufficientEntries && least == rolesInterval {
+		least = sufficientInterval
 	}
 	same := last.table == t && last.schema == s
 	if same && (last.head == head || now.Sub(last.at) < least) {
