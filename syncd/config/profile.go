@@ -55,6 +55,9 @@ func ReadProfile(name string) (*Profile, error) {
 	var err error
 	if strings.Contains(name, "/") {
 		data, err = readLimited(name)
+		if inFile, ok := errors.AsType[*fs.PathError](err); ok {
+			err = inFile.Err // the path follows, in quotes
+		}
 	} else if data, err = profileFiles.ReadFile("profiles/" + name + ".yaml"); errors.Is(err, fs.ErrNotExist) {
 		err = fmt.Errorf("it is unknown: choose one of %s, or the path of a file", strings.Join(Profiles(), ", "))
 	}
