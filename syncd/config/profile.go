@@ -124,8 +124,12 @@ func (c *Config) applyProfiles() error {
 			of *[]string
 			p  []string
 		}{
-			{&c.EntrySizes, p.EntrySizes}, {&c.Deletes, p.Deletes}, {&c.NewMap, p.NewMap}, {&c.Clears, p.Clears},
-			{&c.InPlace, p.InPlace}, {&c.TakeoverExpiries, p.TakeoverExpiries},
+			{&c.EntrySizes, p.EntrySizes},
+			{&c.Deletes, p.Deletes},
+			{&c.NewMap, p.NewMap},
+			{&c.Clears, p.Clears},
+			{&c.InPlace, p.InPlace},
+			{&c.TakeoverExpiries, p.TakeoverExpiries},
 		} {
 			*list.of = slices.Concat(list.p, *list.of)
 		}

@@ -296,8 +296,11 @@ func TestConditionAfterRoles(t *testing.T) {
 		value     string
 		want      string
 	}{
-		{"proto=0x0800", "\x08\x00", "b"}, {"proto=8", "\x08\x00", "bytes"}, {"proto&0x0800", "\x08\x00", "b"},
-		{"level=-2", "\x00\x00\x00\x00\xfe\xff\xff\xff", "b"}, {"level=0xfffffffe", "\x00\x00\x00\x00\xfe\xff\xff\xff", "b"},
+		{"proto=0x0800", "\x08\x00", "b"},
+		{"proto=8", "\x08\x00", "bytes"},
+		{"proto&0x0800", "\x08\x00", "b"},
+		{"level=-2", "\x00\x00\x00\x00\xfe\xff\xff\xff", "b"},
+		{"level=0xfffffffe", "\x00\x00\x00\x00\xfe\xff\xff\xff", "b"},
 	} {
 		s, err := FromTypes("m", u32, value)
 		if err != nil {

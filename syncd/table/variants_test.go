@@ -66,7 +66,9 @@ func TestVariantsHaveTheirOwnScope(t *testing.T) {
 		t.Error("scopes of digests: got the same, want different ones")
 	}
 	for _, v := range []*Variants{
-		{}, {Of: byFirst().Of}, {Of: byFirst().Of, Masks: []Masks{{}}},
+		{},
+		{Of: byFirst().Of},
+		{Of: byFirst().Of, Masks: []Masks{{}}},
 		{Of: byFirst().Of, Masks: []Masks{{Significant: make([]byte, 1), Compared: make([]byte, 1)}}},
 		{Of: byFirst().Of, Masks: []Masks{{Significant: make([]byte, valueSize), Compared: slices.Repeat([]byte{1}, valueSize)}}},
 	} {
