@@ -84,7 +84,7 @@ func (s *Schema) findFamilies(m *Message, prefix string) error {
 		case path.Key != strings.HasPrefix(prefix, "key.") || path.Count() != 1:
 			return fmt.Errorf("field %s%s: the family %s must be in the same half of an entry, and in no array", prefix, f.Name, f.decl.family)
 		case !path.Last().isNumber():
-			return fmt.Errorf("field %s%s: the family %s is no number", prefix, f.Name, f.decl.family)
+			return fmt.Errorf("field %s%s: the family %s must be a number", prefix, f.Name, f.decl.family)
 		}
 		f.Family = &path
 	}

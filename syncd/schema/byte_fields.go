@@ -31,7 +31,7 @@ func parsePosition(text string) (Range, error) {
 	o, offsetErr := strconv.ParseUint(offset, 10, 31)
 	n, sizeErr := strconv.ParseUint(size, 10, 31)
 	if !strings.HasPrefix(text, "@") || !ok || offsetErr != nil || sizeErr != nil || n == 0 {
-		return Range{}, fmt.Errorf("%.80q is no position: write @OFFSET:SIZE, in bytes, as @16:8", text)
+		return Range{}, fmt.Errorf("%.80q is not a position: write @OFFSET:SIZE, in bytes, as @16:8", text)
 	}
 	return Range{Offset: int(o), Size: int(n)}, nil
 }

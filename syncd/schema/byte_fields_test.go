@@ -120,11 +120,11 @@ func TestByteFieldsRefused(t *testing.T) {
 		"m:@0:4=name=a m:@4:4=name=a":  "two fields a",
 		"m:bytes=volatile m:@0:4=be":   `unknown field "bytes"`,
 		"m:bytes=name=x":               "cannot have name=x",
-		"m:@x=be":                      "is no position: write @OFFSET:SIZE",
-		"m:@4=be":                      "is no position",
-		"m:@-1:4=be":                   "is no position",
-		"m:@4294967296:4=be":           "is no position",
-		"m:@0:0=be":                    "is no position",
+		"m:@x=be":                      "is not a position: write @OFFSET:SIZE",
+		"m:@4=be":                      "is not a position",
+		"m:@-1:4=be":                   "is not a position",
+		"m:@4294967296:4=be":           "is not a position",
+		"m:@0:0=be":                    "is not a position",
 	} {
 		err := FromSizes("m", 8, 16).Apply(settings(t, strings.Fields(list)...))
 		if err == nil || !strings.Contains(err.Error(), want) {
@@ -193,7 +193,7 @@ func TestFamilyRefused(t *testing.T) {
 		"ct:key.saddr=ip=nothing":      `field key.saddr: family: unknown field "nothing"`,
 		"ct:key.saddr=ip=ito":          "must be in the same half of an entry",
 		"ct:nat_act.xip=ip=key.v6":     "must be in the same half of an entry",
-		"ct:key.saddr=ip=daddr":        "is no number",
+		"ct:key.saddr=ip=daddr":        "must be a number",
 		"ct:key.sport=ip=l4proto":      "cannot have role ip: it needs 16 bytes",
 		"ct:key.saddr=ip=l4proto,ipv6": "at once",
 	} {

@@ -183,7 +183,7 @@ func (c *checker) field(f *Field, room int) string {
 	case f.Default != nil && len(f.Default) != f.Bytes():
 		return fmt.Sprintf("has a default of %d bytes, but takes %d", len(f.Default), f.Bytes())
 	case f.Message != nil && f.Kind != KindMessage && f.Kind != KindUnion:
-		return "is no message, but has the type of one"
+		return "has the type of a message, but another kind"
 	case c.key && (!f.Sent() || f.Kind == KindTime):
 		return "belongs to a key, but has no value that is the same everywhere"
 	}

@@ -53,7 +53,7 @@ func parseCase(text string) (Case, error) {
 	member, when, conditional := strings.Cut(strings.TrimPrefix(text, "as:"), " when ")
 	c := Case{Member: strings.TrimSpace(member), When: strings.TrimSpace(when)}
 	if !isIdentifier(c.Member) || conditional && c.When == "" {
-		return c, fmt.Errorf("%.80q is no member of a union: write as:MEMBER when FIELD=VALUE[,VALUE], FIELD&MASK, or as:MEMBER", text)
+		return c, fmt.Errorf("%.80q is not a member of a union: write as:MEMBER when FIELD=VALUE[,VALUE], FIELD&MASK, or as:MEMBER", text)
 	}
 	return c, nil
 }
@@ -104,7 +104,7 @@ func (s *Schema) conditionField(c *Case, prefix string) (path Path, values strin
 	}
 	f := path.Last()
 	if path.Count() != 1 || f.Count > 0 || !f.isNumber() || !f.Sent() {
-		return path, "", fmt.Errorf("%s: field %s is no single number that is sent as such", c.String(), name)
+		return path, "", fmt.Errorf("%s: field %s is not a single number that is sent unchanged", c.String(), name)
 	}
 	return path, c.When[at:], nil
 }
@@ -125,7 +125,7 @@ func (s *Schema) resolveCases(settings []Setting) error {
 		}
 		at := slices.IndexFunc(m.Fields, func(f Field) bool { return f.Kind == KindUnion && f.Name == name })
 		if at < 0 {
-			return fmt.Errorf("field %s: no union", set.Field)
+			return fmt.Errorf("field %s: its union has not been found", set.Field)
 		}
 		f := &m.Fields[at]
 		c := &f.cases[done[f]]

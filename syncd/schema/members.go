@@ -220,13 +220,13 @@ func (s *Schema) enclosing(path string) (m *Message, name string, err error) {
 	return m, names[len(names)-1], nil
 }
 
-// noUnion returns the error for a path that is no union.
+// noUnion returns the error for a path that does not lead to a union.
 func (s *Schema) noUnion(path string) error {
 	list := s.Value.unionNames(nil, "")
 	if len(list) == 0 {
 		return errors.New("the map's values have no unions")
 	}
-	return fmt.Errorf("%.80q is no union; unions of the value: %s", path, strings.Join(list[:min(len(list), maxSuggestions)], ", "))
+	return fmt.Errorf("%.80q is not a union; unions of the value: %s", path, strings.Join(list[:min(len(list), maxSuggestions)], ", "))
 }
 
 // unionNames appends the paths of unions.

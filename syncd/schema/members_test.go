@@ -205,7 +205,7 @@ func TestMembersOnTheWire(t *testing.T) {
 
 func TestCasesRefused(t *testing.T) {
 	for list, want := range map[string]string{
-		"ct:last=as:leg when type=1":                          `"last" is no union; unions of the value: data`,
+		"ct:last=as:leg when type=1":                          `"last" is not a union; unions of the value: data`,
 		"ct:data=as:none when type=1":                         "no such member; its members: leg, rev, bytes",
 		"ct:data=as:leg when typ=1":                           `unknown field "typ"`,
 		"ct:data=as:leg when type=x":                          "write a number",
@@ -217,11 +217,11 @@ func TestCasesRefused(t *testing.T) {
 		"ct:key.addr=as:leg when type=1":                      "in a value",
 		"ct:data=as:leg when type=1|ct:data.leg.bytes=local":  "cannot have role local: it is in a union",
 		"ct:data=as:leg when type=1|ct:data.rev.addr_a=be":    `unknown field "data.rev.addr_a"`,
-		"ct:data=as:leg when last=1|ct:last=ktime":            "field last is no single number that is sent as such",
+		"ct:data=as:leg when last=1|ct:last=ktime":            "field last is not a single number that is sent unchanged",
 		"ct:data=as:leg when type=1|ct:data=volatile":         "",
 		"ct:data=as:leg when data.leg.bytes=1":                "unknown field",
 		"ct:nothing.data=as:leg when type=1":                  "unknown field",
-		"ct:data=as:leg when type=1|ct:other=as:x when z=1":   `"other" is no union`,
+		"ct:data=as:leg when type=1|ct:other=as:x when z=1":   `"other" is not a union`,
 		"ct:data=as:leg when key.proto=6|ct:data.leg.seen=be": "",
 	} {
 		key := structOf("ct_key", 8, member("addr", 0, u32), member("proto", 32, u8))
@@ -327,7 +327,7 @@ func TestUnionWithPointerHasNoConditions(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := s.Apply(settings(t, "m:u=as:b when type=1")); err == nil || !strings.Contains(err.Error(), "holds a pointer") {
-		t.Errorf("conditions of a union with a pointer: got error %v, want one that says so", err)
+		t.Errorf("conditions of a union with a pointer: got error %v, want one about the pointer", err)
 	}
 }
 

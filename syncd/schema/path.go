@@ -146,7 +146,7 @@ func (m *Message) fieldsOf(name string) (path []*Field, err error) {
 	return path, nil
 }
 
-// shortened appends the field of a union's member that is no struct: it has the name of the member.
+// shortened appends the field of a union's member that is not a struct: it has the name of the member.
 func shortened(path []*Field) []*Field {
 	if n := len(path); n > 1 && path[n-2].Kind == KindUnion {
 		if inner := path[n-1].Message.Fields; len(inner) > 0 && inner[0].Name == path[n-1].Name {

@@ -112,7 +112,7 @@ func (w *writer) message(m *schema.Message, data []byte) (any bool) {
 	return any
 }
 
-// union writes a union like a message with the member that it has. A member that is no struct is not nested.
+// union writes a union like a message with the member that it has. A member of another type than a struct is not nested.
 func (w *writer) union(f *schema.Field, data []byte) (nonzero bool) {
 	member := f.Member(w.key, w.half)
 	if member == nil {
