@@ -174,3 +174,34 @@ func TestSearchRestartsAtTheFirstRecord(t *testing.T) {
 	}
 	t.Error("Displace: got no victim, want k, which is in the map again")
 }
+
+// TestExpiryDuringADisplacement: the owner expires a record that Displace has chosen, and a scan still reads the entry before the
+// writer deletes it. The entry is not a change of this node.
+func TestExpiryDuringADisplacement(t *testing.T) {
+	r := newRig(t, lru(8, 8))
+	r.remote(Accepted, 0, peer, 1000, "k", "v")
+	r.remote(Accepted, 0, other, 1001, "l", "v")
+	r.write()
+	r.tab.Update(func(tx *Tx) { tx.RequestReread(pad("k", keySize)) })
+	r.wantRereads("k")
+	r.local(Unchanged, second, "update k v reread 0") // syncd's own write explains the entry no longer
+	r.remote(Accepted, 0, other, 2000, "m", "v")
+	r.remote(Accepted, 0, peer, 2001, "n", "v")
+	refused := r.refuse()
+	victim, key := r.displace(refused[1])
+	if key != "k" {
+		t.Fatalf("Displace: got victim %q, want k", key)
+	}
+	r.expired(Accepted, 3*second, peer, 1000, "k")
+	r.scan(4*second, "k", "v", "l", "v")
+	r.want("k", "- v1000 b100")
+	r.tab.Update(func(tx *Tx) { tx.Displaced(victim.Ref, 5*second) })
+	r.scan(6*second, "l", "v")
+	r.wantRereads("k")
+	r.local(Unchanged, 7*second, "delete k - reread 0")
+	r.want("k", "- v1000 b100")
+	r.wantExpired("k", false)
+	// From now on, an entry is one of this node's load balancer.
+	r.scan(9*second, "k", "v", "l", "v")
+	r.want("k", "v v9000002001 a100")
+}

@@ -114,12 +114,15 @@ func (t *Table) remoteExpired(d *Delta, h, s uint32, now int64) Outcome {
 		return Stale
 	}
 	t.noteReplacedLoad(d, s)
-	live := m.live()
+	live, removing := m.live(), m.flags&displaced == displaced
 	t.removeFromDigest(s)
 	t.makeTombstone(s, now)
 	m.flags = m.flags&^flagInferred | flagExpired
 	switch {
 	case !live: // the writer still writes a pending delete
+	case removing: // the writer may be deleting the entry: a read until then proves nothing
+		t.clearDirty(s)
+		t.requestReread(s)
 	case m.is(flagEvicted) && (m.is(flagDirty) || !m.is(flagUncertain)):
 		t.clearDirty(s)
 	case m.is(flagFailed):

@@ -2,6 +2,7 @@ package tabletest
 
 import (
 	"fmt"
+	"slices"
 	"time"
 )
 
@@ -26,7 +27,7 @@ func (w *World) Heal() {
 // Converge runs everything until nothing changes. It returns the first error of the final state.
 //
 // All daemons work, all streams carry their records, and all waiting times pass. Two rounds in a row
-// without a change end it. A cluster that still changes after maxRounds is an error, for example two
+// without a change end it, or four while deletes wait. A cluster that still changes after maxRounds is an error, for example two
 // nodes that send a record to each other again and again.
 func (w *World) Converge() error {
 	idleRounds, expired := 0, uint64(0)
@@ -58,11 +59,18 @@ func (w *World) Converge() error {
 		}
 		if w.moves != before {
 			idleRounds = 0
-		} else if idleRounds++; idleRounds == 2 {
+		} else if idleRounds++; idleRounds == 4 || idleRounds >= 2 && !w.deletesWait() {
 			return w.checkConverged()
 		}
 	}
 	return fmt.Errorf("cluster does not converge: %w", w.checkConverged())
+}
+
+// deletesWait reports whether deletes wait for a decision. The end of a clear moves nothing, and the next one is detected after it.
+func (w *World) deletesWait() bool {
+	return slices.ContainsFunc(w.Nodes, func(n *Node) bool {
+		return n.Daemon != nil && n.Daemon.tab != nil && n.Daemon.tab.Stats().HeldDeletes > 0
+	})
 }
 
 // takeoversExpired returns how many records have expired after takeovers.
