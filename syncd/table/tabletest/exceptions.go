@@ -55,6 +55,8 @@ func (m *Model) mapAttached(n *Node, how loadKind, same bool) {
 		m.mapReplaced(n)
 	case how == loadFirst:
 		m.absentAtStart(n)
+	case how == loadAgain:
+		m.absentAfterDetach(n)
 	}
 }
 

@@ -103,6 +103,8 @@ func (r *simulation) clearMap(n *Node) {
 	r.notef("%s's load balancer clears its map", n.Name)
 	// A reread that is pending may find that a packet has deleted the entry.
 	certain, keys := r.Model.clearIsDetected(n) && d.internals().Rereads(d.tab) == 0, map[int]bool(nil)
+	// The table does not distinguish what comes within a round of a delete: all entries may have come since that one.
+	certain = certain && (n.lastSyscallDelete == 0 || r.Now-n.lastSyscallDelete >= int64(100*time.Millisecond))
 	d.tab.View(func(tx *table.Tx) { keys = d.own(tx) })
 	r.Model.mapCleared(n)
 	n.clearing = true
@@ -148,6 +150,23 @@ func (m *Model) absentAtStart(n *Node) {
 	for key := range m.keys {
 		k := &m.keys[key]
 		k.raceOpen = k.raceOpen || (k.home == n.ID && !n.Map.entries[key].live)
+	}
+}
+
+// absentAfterDetach records that a daemon attaches its map again. If enough of the node's entries were deleted meanwhile, by whatever the
+// daemon has not seen, the absent entries may look like a clear.
+func (m *Model) absentAfterDetach(n *Node) {
+	var absent []*modelKey
+	for key := range m.keys {
+		if k := &m.keys[key]; k.home == n.ID && k.gone && k.unreported && !n.Map.entries[key].live {
+			absent = append(absent, k)
+		}
+	}
+	if n.leastClear == 0 || len(absent) < n.leastClear {
+		return
+	}
+	for _, k := range absent {
+		k.raceOpen = true
 	}
 }
 
