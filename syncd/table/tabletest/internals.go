@@ -8,6 +8,8 @@ type Internals interface {
 	// New returns a table with small chunks of compact tombstones. It uses the memory of old, a table of the
 	// same sizes that the caller discards, unless old is nil.
 	New(o table.Options, old *table.Table) (*table.Table, error)
+	// InRound reports whether a delete at the wall clock now belongs to the round of one that waits.
+	InRound(t *table.Table, now int64) bool
 	// HoldSmallClears sets the lowest number of entries of a clear.
 	HoldSmallClears(t *table.Table, entries int)
 	// Stats returns the gauges and counters of a table without the positions and the memory. The table

@@ -103,8 +103,6 @@ func (r *simulation) clearMap(n *Node) {
 	r.notef("%s's load balancer clears its map", n.Name)
 	// A reread that is pending may find that a packet has deleted the entry.
 	certain, keys := r.Model.clearIsDetected(n) && d.internals().Rereads(d.tab) == 0, map[int]bool(nil)
-	// The table does not distinguish what comes within a round of a delete: all entries may have come since that one.
-	certain = certain && (n.lastSyscallDelete == 0 || r.Now-n.lastSyscallDelete >= int64(100*time.Millisecond))
 	d.tab.View(func(tx *table.Tx) { keys = d.own(tx) })
 	r.Model.mapCleared(n)
 	n.clearing = true
@@ -199,7 +197,8 @@ func (m *Model) mapCleared(n *Node) {
 // have an entry, there are enough of them, and no event is on its way.
 func (m *Model) clearIsDetected(n *Node) bool {
 	d, count := n.Daemon, 0
-	if d.eventsPending() || d.phase != phaseFill || n.lru || !n.runs() {
+	// All entries may have come since a delete in the same round. These do not count for a clear.
+	if d.eventsPending() || d.phase != phaseFill || n.lru || !n.runs() || d.internals().InRound(d.tab, n.clock()) {
 		return false
 	}
 	for key := range m.keys {

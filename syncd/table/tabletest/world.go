@@ -97,8 +97,6 @@ type Node struct {
 	layout   int  // of its next map
 	copied   *Map // the copy of the map that the load balancer makes; nil: none
 	clearing bool // the load balancer clears its map
-	// lastSyscallDelete is the time of the last delete by bpf(2); 0: none.
-	lastSyscallDelete int64
 	// stoppedUntil is the time up to which the load balancer does nothing after a clear.
 	stoppedUntil int64
 	leastClear   int            // the lowest number of entries of a clear; 0: that of package table
@@ -249,9 +247,6 @@ func (n *Node) Remove(key int, cpu uint16, ctx table.Context, seen bool, jitter 
 	}
 	n.changed(key)
 	n.Map.drop(key)
-	if ctx == table.ContextSyscall {
-		n.lastSyscallDelete = n.world.Now
-	}
 	reported := seen && n.emit(event{key: key, cpu: cpu, op: table.OpDelete, ctx: ctx}, jitter)
 	if m := n.world.Model; m != nil && !n.clearing && !m.keptByDrain(n, key, ctx, reported) {
 		n.world.Model.wrote(n, key, Value{}, true, reported)
