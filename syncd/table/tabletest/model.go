@@ -253,6 +253,8 @@ func (m *Model) checkWrite(d *Daemon, w *mapWrite) {
 		}
 		return
 	}
+	// The record of an earlier incarnation was filtered, and the table has forgotten the delete when it arrives.
+	k.mayRevert = k.mayRevert || k.gone && d.awaited&(1<<(w.key%64)) != 0 && m.world.Now-k.when >= int64(d.n.opt.TombstoneTTL)
 	switch {
 	case k.contested || k.raceOpen || !k.written || k.deletedBy > 0 || (w.dead == k.gone && (w.dead || sameValue(w.value, k.last))):
 	case w.raced || k.at > w.at || k.evicted || k.early:
