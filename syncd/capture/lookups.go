@@ -161,7 +161,7 @@ func (t *target) reread(keys []byte) (dropped uint64) {
 			case pending >= maxPendingRereads:
 				dropped++
 			default:
-				tx.RequestReread(key)
+				tx.RequestReread(t.tableKey(key))
 				pending++
 			}
 		}

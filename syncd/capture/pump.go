@@ -171,6 +171,7 @@ func (p *pump) applyRun(tx *table.Tx) {
 		if p.target.suffix != nil || p.target.keysOnly() && e.op == table.OpUpdate {
 			tx.RequestRereadOfChange(p.target.tableKey(p.change.Key))
 		} else {
+			p.change.Key, p.change.Value = p.target.translate(p.change.Key, p.change.Value)
 			tx.Local(&p.change)
 		}
 		p.stats.Events++

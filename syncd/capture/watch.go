@@ -15,11 +15,29 @@ type target struct {
 	// suffix follows each key of the map in the table's keys. With a suffix, each event leads to a reread.
 	suffix []byte
 	key    []byte // a key with the suffix
+	entry  []byte // a translated entry
+}
+
+// translate replaces the ids of other maps in a key and a value, which may be nil, by the numbers that the table has. The results are
+// valid until the next call.
+func (t *target) translate(key, value []byte) (k, v []byte) {
+	meanings := t.table.Meanings()
+	if meanings == nil {
+		return key, value
+	}
+	t.entry = append(append(t.entry[:0], key...), value...)
+	k = t.entry[:len(key):len(key)]
+	if value != nil {
+		v = t.entry[len(key):]
+	}
+	meanings.FromKernel(k, v)
+	return k, v
 }
 
 // tableKey returns the table's key for a key of the map, until the next call.
 func (t *target) tableKey(key []byte) []byte {
 	if t.suffix == nil {
+		key, _ = t.translate(key, nil)
 		return key
 	}
 	t.key = append(append(t.key[:0], key...), t.suffix...)

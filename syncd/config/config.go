@@ -26,6 +26,7 @@ type Config struct {
 	EntrySizes   []string `yaml:"entry-size"`   // MAP=KEY+VALUE, in bytes
 
 	Maps       []string `yaml:"map"`
+	Referenced []string `yaml:"referenced-map"` // maps of which fields have ids
 	Attach     string   `yaml:"attach"`
 	Buffer     string   `yaml:"buffer"`
 	BufferSize int      `yaml:"buffer-size"`

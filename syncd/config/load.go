@@ -32,6 +32,7 @@ func (c *Config) bindMaps(fs *pflag.FlagSet) {
 	fs.StringArrayVar(&c.Profiles, "profile", c.Profiles, "`NAME` of the profile of a load balancer, or the path of a file with one: its maps with their fields (repeatable; profiles lists them)")
 	fs.StringArrayVar(&c.OptionalMaps, "optional-map", c.OptionalMaps, "`MAP` that may be absent: the node is ready without it (repeatable)")
 	fs.StringArrayVar(&c.EntrySizes, "entry-size", c.EntrySizes, "refuse a map whose entries have other sizes in bytes, `MAP=KEY+VALUE[,KEY+VALUE]` (repeatable)")
+	fs.StringArrayVar(&c.Referenced, "referenced-map", c.Referenced, "map that says what the ids in fields with ref:NAME[FIELD,...] mean, `[NAME=]REF` as for map; it is not replicated (repeatable)")
 	fs.StringArrayVar(&c.Schemas, "schema", c.Schemas, "read a map's types from a BPF object file instead of the kernel, `MAP=FILE.o` (repeatable)")
 	fs.StringArrayVar(&c.Fields, "field", c.Fields, FieldUsage)
 	fs.BoolVar(&c.StrictRoles, "strict-roles", c.StrictRoles, "do not become ready while a field seems to need a role: a time, an interface or a network namespace (schema suggest lists them)")

@@ -24,6 +24,7 @@ type Profile struct {
 
 	// The settings have the names and the meaning of those of a node.
 	Maps             []string `yaml:"map" json:"map"`
+	Referenced       []string `yaml:"referenced-map" json:"referenced-map,omitempty"`
 	OptionalMaps     []string `yaml:"optional-map" json:"optional-map,omitempty"`
 	EntrySizes       []string `yaml:"entry-size" json:"entry-size,omitempty"`
 	Fields           []string `yaml:"field" json:"field,omitempty"`
@@ -100,7 +101,7 @@ func (c *Config) applyProfiles() error {
 	for _, s := range c.Fields {
 		fields[fieldOf(s)] = true
 	}
-	from := make(map[string]string)
+	from, referenced := make(map[string]string), (&Config{Maps: c.Referenced}).mapNames()
 	for _, p := range profiles {
 		for _, s := range p.Maps {
 			m, err := ParseMap(s)
@@ -112,6 +113,15 @@ func (c *Config) applyProfiles() error {
 			}
 			if from[m.Name] = p.Name; !own[m.Name] {
 				c.Maps = append(c.Maps, s)
+			}
+		}
+		for _, s := range p.Referenced {
+			m, err := ParseMap(s)
+			if err != nil {
+				return fmt.Errorf("profile %q: %w", p.Name, err)
+			}
+			if !referenced[m.Name] {
+				c.Referenced, referenced[m.Name] = append(c.Referenced, s), true
 			}
 		}
 		for _, s := range p.Fields {
@@ -164,6 +174,16 @@ func fieldOf(setting string) string {
 	return strings.Replace(place, ":value.", ":", 1)
 }
 
+// ReferencedNames returns the names of the referenced maps.
+func (c *Config) ReferencedNames() (names []string) {
+	for _, s := range c.Referenced {
+		if m, err := ParseMap(s); err == nil {
+			names = append(names, m.Name)
+		}
+	}
+	return names
+}
+
 // IsOptional reports whether a map may be absent.
 func (c *Config) IsOptional(name string) bool { return slices.Contains(c.OptionalMaps, name) }
 
@@ -185,6 +205,14 @@ func (c *Config) CheckEntrySize(name string, key, value int) error {
 func (c *Config) validateOptional() error {
 	var errs []error
 	known := c.mapNames()
+	for _, s := range c.Referenced {
+		switch m, err := ParseMap(s); {
+		case err != nil:
+			errs = append(errs, fmt.Errorf("referenced-%w", err))
+		case known[m.Name]:
+			errs = append(errs, fmt.Errorf("referenced-map %q: a map that is replicated is called %s, too: a referenced map is never replicated", s, m.Name))
+		}
+	}
 	for _, name := range c.OptionalMaps {
 		if !known[name] {
 			errs = append(errs, fmt.Errorf("optional-map %q: no map is called %s", name, name))

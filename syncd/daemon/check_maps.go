@@ -30,8 +30,8 @@ func (k *checker) checkMaps(allowed bool) {
 		k.fail("map", err)
 		list = append(list, &replica{name: m.Name, ref: ref, fields: fields})
 	}
-	k.fail("field", checkFields(fields, namesOf(list)))
-	k.fail("schema", schemaFiles(list, k.config.Schemas))
+	k.fail("field", checkFields(fields, append(namesOf(list), k.config.ReferencedNames()...)))
+	k.fail("schema", schemaFiles(list, k.config))
 	ids := make(map[uint32]string)
 	for _, m := range list {
 		if k.only != nil && !slices.Contains(k.only, m.name) {

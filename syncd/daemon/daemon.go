@@ -75,6 +75,7 @@ type Daemon struct {
 	state         *state
 	entryMetrics  *entryMetrics
 	links         *links
+	references    references
 	gossipKey     atomic.Pointer[[]byte]     // digest keys are derived from it; nil: none
 	maps          atomic.Pointer[[]*replica] // in the order of the settings; see replicas
 	assignments   assignments
@@ -163,6 +164,9 @@ func (d *Daemon) open(openCapture func(capture.Options) (*capture.Capture, error
 	}
 	if d.links, err = newLinks(d.log); err != nil {
 		return err
+	}
+	if d.references, err = newReferences(d, d.config.Referenced, fields); err != nil {
+		return unusable(err)
 	}
 	d.state = openState(d.config.StateDir, d.config.NodeName, d.log)
 	d.onClose(d.state.close)
@@ -256,6 +260,9 @@ func (d *Daemon) Run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return d.capture.Run(ctx) })
 	g.Go(func() error { return d.links.run(ctx) })
+	for _, m := range d.references {
+		g.Go(func() error { return m.run(ctx) })
+	}
 	g.Go(func() error { return d.state.run(ctx) })
 	g.Go(func() error { return newNotifier(d.log).run(ctx, d.alive) })
 	g.Go(func() error { return d.watchLosses(ctx) })

@@ -42,7 +42,7 @@ type listEntry struct {
 func newLister(d *Daemon, t *table.Table, s *schema.Schema, query url.Values) (*lister, error) {
 	l := &lister{
 		t: t, schema: s, form: Form(query.Get("form")), text: query.Get("text") == "true", tombstones: query.Get("tombstones") == "true",
-		printer: export.NewPrinter(s, d.links), times: d.clock.times,
+		printer: export.NewPrinter(s, d.namesIn(t)), times: d.clock.times,
 	}
 	switch l.form {
 	case FormJSON, FormText, FormRaw:
@@ -54,7 +54,7 @@ func newLister(d *Daemon, t *table.Table, s *schema.Schema, query url.Values) (*
 		if err != nil {
 			return nil, err
 		}
-		f.Links = d.links
+		f.Links = d.namesIn(t)
 		l.filters = append(l.filters, f)
 	}
 	return l, nil

@@ -225,7 +225,7 @@ func (m *replica) counter() table.Counter {
 // useCounterTypes sets the types of the entries that are counted.
 func (m *replica) useCounterTypes(s *schema.Schema) {
 	for _, c := range m.daemon.entryMetrics.of(m.name) {
-		err := c.SetTypes(s, m.daemon.links)
+		err := c.SetTypes(s, m.daemon.namesIn(m.table))
 		c.mu.Lock()
 		c.err = err
 		c.mu.Unlock()

@@ -9,6 +9,7 @@ import (
 
 	"mapsync/syncd/capture"
 	"mapsync/syncd/kmap"
+	"mapsync/syncd/reference"
 	"mapsync/syncd/replicate"
 	"mapsync/syncd/schema"
 	"mapsync/syncd/table"
@@ -22,6 +23,8 @@ type attachment struct {
 	// source is the id of the map that the settings name. It differs from that of m if drainSums is not nil.
 	source    uint32
 	drainSums *drainSums
+	// translation is that of the table that is attached; nil: entries have no ids of other maps.
+	translation *reference.Translation
 
 	syncer *kmap.Syncer
 	stop   context.CancelFunc
@@ -57,7 +60,7 @@ func (m *replica) attach(ctx context.Context, event kmap.Event, fail context.Can
 		m.daemon.assignments.release(event.ID, m)
 		return errors.Join(fmt.Errorf("%w: an array has replaced a hash map, or the reverse; restart syncd", kmap.ErrUnsupported), a.close())
 	}
-	t, err := m.tableFor(opened, s)
+	t, err := m.tableFor(a, s)
 	if err != nil {
 		m.daemon.assignments.release(event.ID, m)
 		return errors.Join(err, a.close())
@@ -132,18 +135,33 @@ func (m *replica) open(raw *ebpf.Map) (*attachment, *schema.Schema, error) {
 	if err := refuseUnseenUses(&m.daemon.config, m.name, info.Type, s, m.daemon.capture.SeesUses); err != nil {
 		return nil, nil, err
 	}
+	if len(s.References()) > 0 && (m.daemon.config.DrainSums(m.name) || m.daemon.config.WatchesUses(m.name)) {
+		return nil, nil, fmt.Errorf("%w: a map with references can have neither drain-sums, nor takeover-expiry without a field", kmap.ErrUnsupported)
+	}
 	if m.daemon.config.DrainSums(m.name) {
 		a, err := m.openDrainSums(raw, &info, s)
 		return a, s, err
 	}
+	translation, err := m.translationFor(s)
+	if err != nil {
+		return nil, nil, err
+	}
 	opened, err := kmap.Open(raw, kmap.Options{
-		OwnWriteMarks: m.daemon.ownWriteMarks, Keep: tableRanges(s.Local()), Carried: s.Carried(),
+		OwnWriteMarks: m.daemon.ownWriteMarks, Keep: tableRanges(s.Local()), Carried: s.Carried(), Translation: translation,
 		Maps: m.daemon.openMaps(), ScanCPUs: m.daemon.scanCPUs, Logger: m.log,
 	})
 	if err != nil {
 		return nil, nil, err
 	}
-	return &attachment{m: opened, source: info.ID}, s, nil
+	return &attachment{m: opened, source: info.ID, translation: translation}, s, nil
+}
+
+// translationFor returns the translation for a kernel map with entries of a schema: that of the table if it stays in use.
+func (m *replica) translationFor(s *schema.Schema) (*reference.Translation, error) {
+	if t, old := m.current(); m.wasOffered && schema.Identical(old, s) {
+		return translationOf(t), nil
+	}
+	return m.daemon.references.translation(s)
 }
 
 func (m *replica) beginLoading(a *attachment, t *table.Table, s *schema.Schema) {
@@ -185,7 +203,7 @@ func (m *replica) replicate(t *table.Table, s *schema.Schema, info kmap.Info) er
 		}
 		err := m.daemon.replicator.AddMap(m.name, replicate.Layout{
 			KeySize: info.KeySize, ValueSize: info.ValueSize, LRU: isLRU(&info), Elements: elements(&info),
-			Schema: s, Links: m.daemon.links, Kernel: m.describedKernel,
+			Schema: s, Links: m.daemon.namesIn(t), Kernel: m.describedKernel,
 		}, t)
 		if err != nil {
 			return err

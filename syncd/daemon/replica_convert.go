@@ -5,6 +5,7 @@ import (
 	"strconv"
 
 	"mapsync/syncd/kmap"
+	"mapsync/syncd/reference"
 	"mapsync/syncd/schema"
 	"mapsync/syncd/table"
 )
@@ -17,11 +18,12 @@ func (m *replica) convert(t *table.Table, from, to *schema.Schema, o table.Optio
 	// Local fields belong to this node before and after the conversion, so they are converted,
 	// too.
 	from, to = withoutLocal(from), withoutLocal(to)
-	encoder, err := schema.NewEncoder(from, sameNode{})
+	encoder, err := schema.NewEncoder(from, sameNode{translationOf(t)})
 	if err != nil {
 		return nil, fmt.Errorf("read entries of the old layout: %w", err)
 	}
-	decoder, err := schema.NewDecoder(from, to, sameNode{})
+	translation, _ := o.Meanings.(*reference.Translation)
+	decoder, err := schema.NewDecoder(from, to, sameNode{translation})
 	if err != nil {
 		return nil, fmt.Errorf("convert table to the new map layout (restart syncd to start with an empty table): %w", err)
 	}
@@ -35,8 +37,8 @@ func (m *replica) convert(t *table.Table, from, to *schema.Schema, o table.Optio
 }
 
 // sameNode is schema.Links for entries that stay on this node: the name of an interface is its index. An entry therefore keeps
-// the index of an interface that does not exist at present.
-type sameNode struct{}
+// the index of an interface that does not exist at present. Ids of other maps have their meanings.
+type sameNode struct{ *reference.Translation }
 
 func (sameNode) Name(index uint32) (name string, ok bool) {
 	return strconv.FormatUint(uint64(index), 10), true
@@ -118,12 +120,14 @@ func (m *replica) restoreOffered() {
 // tableFor returns the replica's table. Until the map is offered to peers, the table holds only the
 // entries of its kernel map, and each kernel map gets a new table. Afterwards the table stays, and
 // is converted for a kernel map of another layout.
-func (m *replica) tableFor(opened *kmap.Map, s *schema.Schema) (*table.Table, error) {
+func (m *replica) tableFor(a *attachment, s *schema.Schema) (*table.Table, error) {
 	t, old := m.current()
-	info := opened.Info()
+	info := a.m.Info()
 	var err error
 	o := m.tableOptions(&info, s)
-	o.Timers = m.timers(opened, s)
+	if o.Timers = m.timers(a.m, s); a.translation != nil {
+		o.Meanings = a.translation
+	}
 	if o.Room, err = info.LRURoom(); err != nil {
 		return nil, err
 	}

@@ -44,20 +44,31 @@ func (d *Daemon) newReplicas(c *config.Config, fields []schema.Setting) ([]*repl
 		m.fields = fields
 		list = append(list, m)
 	}
-	if err := errors.Join(checkFields(fields, namesOf(list)), schemaFiles(list, c.Schemas)); err != nil {
+	if err := errors.Join(checkFields(fields, append(namesOf(list), c.ReferencedNames()...)), schemaFiles(list, c)); err != nil {
 		return nil, err
 	}
 	return list, nil
 }
 
+// schemaFile returns the file from which the types of a referenced map are read, or an empty text.
+func (d *Daemon) schemaFile(name string) string {
+	for _, setting := range d.config.Schemas {
+		if of, file, err := config.ParseSchema(setting); err == nil && of == name {
+			return file
+		}
+	}
+	return ""
+}
+
 // schemaFiles sets the schema files of the replicas according to the setting schema.
-func schemaFiles(list []*replica, settings []string) error {
-	for _, setting := range settings {
+func schemaFiles(list []*replica, c *config.Config) error {
+	referenced := c.ReferencedNames()
+	for _, setting := range c.Schemas {
 		name, file, err := config.ParseSchema(setting)
 		if err != nil {
 			return err
 		}
-		found := false
+		found := slices.Contains(referenced, name)
 		for _, m := range list {
 			if m.name == name {
 				m.schemaFile, found = file, true

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"mapsync/syncd/reference"
 )
 
 // ErrBatchFull is returned by [Batch.Add] if the batch has no free entry. The caller calls
@@ -22,12 +24,16 @@ type Batch struct {
 	n     int
 	cap   int
 	array bool // deletes set the value to zero
+	// translation is that of the map. Keys and values in the batch are those of the map.
+	translation *reference.Translation
+	// withoutID are the entries whose meanings have no id, so that the map cannot have them.
+	withoutID []int
 	// drained is set for a map of sums: writes of this host's keys succeed and do nothing.
 	drained *drainedReader
 }
 
 func (k *Map) newBatch(o *Options) Batch {
-	b := Batch{layout: k.layout, cap: k.burst(o), array: k.zero != nil, drained: k.drained}
+	b := Batch{layout: k.layout, cap: k.burst(o), array: k.zero != nil, drained: k.drained, translation: k.translation}
 	if k.writer != nil {
 		b.mem = k.writer.entries
 	} else {
@@ -49,7 +55,7 @@ func (b *Batch) Len() int { return b.n }
 func (b *Batch) Cap() int { return b.cap }
 
 // Reset removes all entries from the batch.
-func (b *Batch) Reset() { b.n = 0 }
+func (b *Batch) Reset() { b.n, b.withoutID = 0, b.withoutID[:0] }
 
 // Add copies one write into the batch: an update, or a delete if value is nil. It returns
 // ErrBatchFull, or an error if a size differs from the map's.
@@ -75,6 +81,9 @@ func (b *Batch) Add(key, value []byte) error {
 		op = opNone
 	}
 	copy(e[entryKey:], key)
+	if b.translation != nil {
+		op = b.translate(e, op)
+	}
 	binary.NativeEndian.PutUint64(e, uint64(op)) // also sets rc to 0
 	b.n++
 	return nil
@@ -132,6 +141,9 @@ func (k *Map) Apply(b *Batch) (failed int, err error) {
 			break
 		}
 		time.Sleep(time.Millisecond << try)
+	}
+	for _, i := range b.withoutID {
+		b.setRC(i, errWithoutID)
 	}
 	return b.countFailed(), nil
 }

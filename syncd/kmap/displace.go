@@ -129,7 +129,7 @@ func (s *Syncer) refuseAbsent(b *Batch) error {
 		for _, i := range list[:n] {
 			keys = append(keys, b.key(i)...)
 		}
-		err := s.m.Lookup(keys, func(i int, _, _ []byte, found bool) {
+		err := s.m.lookupEntries(keys, func(i int, _, _ []byte, found bool) {
 			if !found {
 				b.refuse(list[i])
 			}

@@ -5,15 +5,34 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"slices"
 
 	"golang.org/x/sys/unix"
 )
 
-// Lookup reads the values of the given keys, which are concatenated in keys. It calls fn for each
+// Lookup reads the values of the given keys, which are concatenated in keys, like lookupEntries. It translates keys and values.
+func (k *Map) Lookup(keys []byte, fn func(i int, key, value []byte, found bool)) error {
+	if k.translation == nil {
+		return k.lookupEntries(keys, fn)
+	}
+	size := k.layout.keySize
+	stored := slices.Clone(keys)
+	for at := 0; at+size <= len(stored); at += size {
+		k.translation.ToKernel(stored[at:][:size], nil) // a key without an id is not found
+	}
+	return k.lookupEntries(stored, func(i int, key, value []byte, found bool) {
+		if found {
+			k.translation.FromKernel(key, value)
+		}
+		fn(i, keys[i*size:][:size:size], value, found)
+	})
+}
+
+// lookupEntries reads the values of the given keys, which are concatenated in keys. It calls fn for each
 // key in order: i is the index of the key, and value is nil if the key is not found. The slices are
 // valid only during the call. In an LRU map, a lookup by a program counts as a use of the entry:
 // use [Map.ForEach] to read a whole LRU map.
-func (k *Map) Lookup(keys []byte, fn func(i int, key, value []byte, found bool)) error {
+func (k *Map) lookupEntries(keys []byte, fn func(i int, key, value []byte, found bool)) error {
 	if k.zero == nil {
 		return k.lookup(keys, fn)
 	}

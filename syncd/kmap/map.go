@@ -9,6 +9,7 @@ import (
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
 
+	"mapsync/syncd/reference"
 	"mapsync/syncd/table"
 )
 
@@ -31,6 +32,9 @@ type Options struct {
 	Keep []table.Range
 	// Carried is a bit mask of a value, ValueSize bytes, with the bits that are replicated: see IsArray. Nil: all bits.
 	Carried []byte
+	// Translation translates entries between the map, which has ids of other maps, and callers, who have numbers of their meanings. Nil:
+	// entries have no such ids.
+	Translation *reference.Translation
 	// ScanCPUs are the CPUs on which the map is read as a whole, see [CheckScanCPUs]. Nil: any.
 	ScanCPUs *unix.CPUSet
 	// Drained is set for a map of sums.
@@ -63,6 +67,7 @@ type Map struct {
 	keep          []table.Range // of Options: ascending, without adjacent or overlapping ranges
 	zero          []byte        // the value of an absent element, ValueSize bytes; nil unless the map is an array
 	carried       []byte        // of Options
+	translation   *reference.Translation
 
 	writeErr, lookupErr, readErr error // reasons for the fallback to bpf(2); nil: by program
 
@@ -105,7 +110,7 @@ func Open(m *ebpf.Map, o Options) (*Map, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open map %q (id %d): %w", info.Name, info.ID, err)
 	}
-	k := &Map{m: own, info: info, layout: newLayout(&info), scanCPUs: o.ScanCPUs, keep: keep, carried: o.Carried, drained: drained}
+	k := &Map{m: own, info: info, layout: newLayout(&info), scanCPUs: o.ScanCPUs, keep: keep, carried: o.Carried, drained: drained, translation: o.Translation}
 	if IsArray(info.Type) {
 		k.zero = make([]byte, info.ValueSize)
 	}

@@ -26,7 +26,7 @@ func (k *Map) Read(ctx context.Context, now func() int64, fn ReadFunc) error {
 	if k.drained != nil {
 		read = k.readDrained
 	}
-	if err := read(ctx, now, fn); err != nil {
+	if err := read(ctx, now, k.translated(fn)); err != nil {
 		return fmt.Errorf("read map %q: %w", k.info.Name, err)
 	}
 	return nil
@@ -98,7 +98,7 @@ func (e *entries) reset() { e.keys, e.values = e.keys[:0], e.values[:0] }
 // readValues looks up the values of keys, and calls fn with the entries, at least once. It does not count as a use of
 // an entry. found is its memory.
 func (k *Map) readValues(keys []byte, found *entries, now func() int64, fn ReadFunc) error {
-	lookup := k.Lookup
+	lookup := k.lookupEntries
 	if k.info.Type == ebpf.LRUCPUHash { // the only LRU map whose values are looked up
 		lookup = k.lookupUnused
 	}

@@ -60,9 +60,11 @@ type SyncerStats struct {
 	FailedFull   uint64 // writes refused because the map was full
 	FailedMemory uint64 // writes refused because of a lack of memory
 	FailedBusy   uint64 // writes refused because the map was locked
-	FailedOther  uint64 // writes refused for other reasons
+	// FailedWithoutID counts writes of entries whose meaning has no id in a referenced map of this node.
+	FailedWithoutID uint64
+	FailedOther     uint64 // writes refused for other reasons
 
-	// LastFailure is the cause of the latest refused write, as in the fields above: full, memory, busy or other; empty: none.
+	// LastFailure is the cause of the latest refused write, as in the fields above: full, memory, busy, id or other; empty: none.
 	LastFailure string
 
 	LastBurst time.Duration // duration of the last batch in the kernel
@@ -142,7 +144,16 @@ func (s *Syncer) Run(ctx context.Context) error {
 	defer pause.Stop()
 	settle := time.NewTimer(0)
 	defer settle.Stop()
+	var translate <-chan time.Time // nil without a translation
+	if s.m.translation != nil {
+		ticker := time.NewTicker(translationInterval)
+		defer ticker.Stop()
+		translate = ticker.C
+	}
 	for {
+		if err := s.retranslate(); err != nil {
+			return err
+		}
 		more, err := s.pass()
 		if err != nil {
 			return err
@@ -158,6 +169,7 @@ func (s *Syncer) Run(ctx context.Context) error {
 				case <-pause.C:
 				}
 			case <-settle.C:
+			case <-translate:
 			case now := <-tick.C:
 				err = s.upkeep(now)
 			}
@@ -270,6 +282,9 @@ func (s *Syncer) count(b *Batch, took time.Duration) {
 			st.Deleted++
 		case errno == 0:
 			st.Written++
+		case errno == errWithoutID:
+			st.FailedWithoutID++
+			st.LastFailure = "id"
 		case errno == unix.E2BIG:
 			st.FailedFull++
 			st.LastFailure = "full"

@@ -69,6 +69,9 @@ func (l *interfaceNames) Name(index uint32) (string, bool) {
 	return l.names[index-1], true
 }
 
+// Reference returns l: meanings are names, too.
+func (l *interfaceNames) Reference(string) schema.Links { return l }
+
 // Index returns the index of a name, which it assigns if the name is new. It returns false if there
 // are maxInterfaceNames names. It is safe for concurrent use. It keeps a copy of the name. Indexes
 // have no meaning outside of l.

@@ -36,14 +36,14 @@ func (in *inboundMap) arrayError(d *table.Delta) error {
 // Such a record stays with its owner and is listed in the status of both nodes. The rest of the
 // batch is merged, so that one value does not block a map. The caller holds the table's lock.
 func (in *inboundMap) setAside(w *wire.Delta, err error) bool {
-	link := errors.Is(err, schema.ErrLink)
+	link := isUnnamed(err)
 	switch {
 	case !link && !errors.Is(err, schema.ErrRange) && !errors.Is(err, errZero) && !errors.Is(err, errIndex):
 		return false
 	case w.Operation != mapsyncv1.Operation_OPERATION_UPDATE:
 		in.exceptions.resolve(w.Key) // a deleted entry is absent, as it should be
 		return true
-	// The interface may appear later, so a full sync is repeated for these: see handleMerged.
+	// The interface, or room for the meaning, may appear later, so a full sync is repeated for these: see handleMerged.
 	case link:
 		in.result.withoutInterface++
 	default:
@@ -70,9 +70,14 @@ func (m *localMap) noteUnsent(tx *table.Tx, r *table.Record, why error) {
 	switch owner := tx.Owner(r.Owner); {
 	case !r.Delete:
 		m.unsent.add(r.Key, r.Version, owner, why)
-	case errors.Is(why, schema.ErrLink) && m.unsent.byKey[string(r.Key)] == nil: // otherwise peers were not sent the record, and have nothing to delete
+	case isUnnamed(why) && m.unsent.byKey[string(r.Key)] == nil: // otherwise peers were not sent the record, and have nothing to delete
 		m.unsentDeletes.add(r.Key, r.Version, owner, why)
 	}
+}
+
+// isUnnamed reports whether an entry has a number without a name: of an interface, or of an id of another map.
+func isUnnamed(err error) bool {
+	return errors.Is(err, schema.ErrLink) || errors.Is(err, schema.ErrReference)
 }
 
 // hintFor returns what the operator can do about an exception. name is that of the map.
@@ -80,6 +85,8 @@ func hintFor(err error, name string) string {
 	switch {
 	case errors.Is(err, schema.ErrPadding):
 		return "the load balancer must clear a key, padding too, before it fills the key in"
+	case errors.Is(err, schema.ErrReference):
+		return "let the load balancer have the entry of the id in the referenced map"
 	case errors.Is(err, schema.ErrLink):
 		return "give all nodes interfaces of the same names"
 	case errors.Is(err, errIndex):

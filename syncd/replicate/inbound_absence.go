@@ -41,7 +41,7 @@ func (in *inboundMap) coverTakeover(w *wire.Delta, key []byte) {
 // noteUnsent notes a key that the peer has named. exact reports that the key could be decoded.
 func (in *inboundMap) noteUnsent(w *wire.Delta, key []byte, exact bool) {
 	// The peer leaves an interface out of the key, which then is another key.
-	if exact && !in.linksInKey {
+	if exact && !in.namesInKey {
 		in.noteFiltered(w, key)
 	} else {
 		in.noteUndecoded(w, key)

@@ -116,10 +116,10 @@ type inboundMap struct {
 	// decoder decodes entries of the peer's schema into this node's layout. nil until the first
 	// acceptance.
 	decoder *schema.Decoder
-	// peerSchema is the schema of the peer. nil until the first acceptance. linksInKey reports that its keys have
+	// peerSchema is the schema of the peer. nil until the first acceptance. namesInKey reports that its keys have
 	// interfaces.
 	peerSchema *schema.Schema
-	linksInKey bool
+	namesInKey bool
 	// printer formats the encoded keys of the peer.
 	printer wirePrinter
 
@@ -241,7 +241,7 @@ func (in *inboundMap) compile(p *mapsyncv1.Schema) error {
 		return err
 	}
 	in.printer = newWirePrinter(peerSchema)
-	in.peerSchema, in.linksInKey = peerSchema, peerSchema.LinksInKey()
+	in.peerSchema, in.namesInKey = peerSchema, peerSchema.NamesInKey()
 	// The table keeps its own bytes where the peer's layout has no field.
 	in.delta.Keep = in.delta.Keep[:0]
 	for _, k := range in.decoder.Keep() {

@@ -54,6 +54,9 @@ func (s *Schema) Apply(settings []Setting) error {
 		if err := s.findFamilies(half.m, half.prefix); err != nil {
 			return fmt.Errorf("map %q: %w", s.Map, err)
 		}
+		if err := half.m.checkReferences(s.CPUs > 0); err != nil {
+			return fmt.Errorf("map %q: %w", s.Map, err)
+		}
 	}
 	return nil
 }

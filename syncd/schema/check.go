@@ -212,6 +212,8 @@ func checkKind(f *Field) string {
 		ok = number && f.Size >= 4 && !bitfield && role != 0 && role&(role-1) == 0
 	case KindIfname:
 		ok = number && !bitfield
+	case KindReference:
+		ok = number && !bitfield && f.Count == 0
 	case KindUnion:
 		ok = !bitfield && f.Count == 0 && f.Message != nil
 	}

@@ -20,6 +20,8 @@ func (codecLinks) Name(index uint32) (string, bool) {
 	return codecLinkNames[index], true
 }
 
+func (l codecLinks) Reference(string) Links { return l }
+
 func (codecLinks) Index(name string) (uint32, bool) {
 	i := slices.Index(codecLinkNames, name)
 	return uint32(i), i > 0
@@ -49,8 +51,8 @@ func newCodec(t rapid.TB, remote, local *Schema) (*Encoder, *Decoder) {
 }
 
 func checkCodecError(t rapid.TB, err error) {
-	if !errors.Is(err, ErrMalformed) && !errors.Is(err, ErrRange) && !errors.Is(err, ErrLink) {
-		t.Fatalf("codec error: got %v, want ErrMalformed, ErrRange or ErrLink", err)
+	if !errors.Is(err, ErrMalformed) && !errors.Is(err, ErrRange) && !errors.Is(err, ErrLink) && !errors.Is(err, ErrReference) {
+		t.Fatalf("codec error: got %v, want ErrMalformed, ErrRange, ErrLink or ErrReference", err)
 	}
 }
 

@@ -62,6 +62,9 @@ func (c *compiler) compareUnions(from, to *Message, path string) {
 // Whether a value fits is checked when it is decoded.
 func mismatch(from, to *Field) string {
 	a, b := classOf(from), classOf(to)
+	if from.Kind == KindReference && to.Kind == KindReference && from.ReferenceFields() != to.ReferenceFields() {
+		return fmt.Sprintf(": reference to %.80q here, to %.80q at the sender: give both nodes the same setting", to.ReferenceFields(), from.ReferenceFields())
+	}
 	enums := from.Kind == KindEnum && to.Kind == KindEnum
 	if (a == b || enums) && (from.Count > 0) == (to.Count > 0) {
 		return ""
@@ -107,6 +110,8 @@ func (f *Field) describeElement() string {
 		return "time"
 	case KindIfname:
 		return "interface"
+	case KindReference:
+		return "reference"
 	}
 	return ""
 }

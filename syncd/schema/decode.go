@@ -63,7 +63,7 @@ func (d *Decoder) Same() bool { return d.same }
 func (d *Decoder) Keep() []Range { return d.keep }
 
 // Key decodes a key into dst, which has the size of a local key. It writes all of dst, also on
-// error. Errors wrap [ErrMalformed], [ErrRange] or [ErrLink].
+// error. Errors wrap [ErrMalformed], [ErrRange], [ErrLink] or [ErrReference].
 func (d *Decoder) Key(dst, wire []byte) error {
 	if _, err := d.key.decode(dst, d.keyImage, wire, nil, d.links); err != nil {
 		return fmt.Errorf("decode key: %w", err)
@@ -72,7 +72,7 @@ func (d *Decoder) Key(dst, wire []byte) error {
 }
 
 // ComparedKey decodes the bits of a key that [Schema.ComparedKey] selects into dst, which has the size of a
-// local key. All other bits are undefined: the interfaces of the key need not exist here. Errors wrap
+// local key. All other bits are undefined: the interfaces and meanings of the key need not exist here. Errors wrap
 // [ErrMalformed] or [ErrRange].
 func (d *Decoder) ComparedKey(dst, wire []byte) error {
 	if _, err := d.key.decode(dst, d.keyImage, wire, nil, anyLink{}); err != nil {
@@ -86,6 +86,7 @@ type anyLink struct{}
 
 func (anyLink) Index(string) (index uint32, ok bool) { return 1, true }
 func (anyLink) Name(uint32) (name string, ok bool)   { return "", false }
+func (anyLink) Reference(string) Links               { return anyLink{} }
 
 // Value decodes a value into dst, which has the size of a local value. key is the decoded key, which conditions of unions may
 // need. It writes all of dst, also on error. Fields that the sender does not send receive their defaults. Errors wrap

@@ -112,8 +112,11 @@ func (d *decoding) packed(x *genericField, pos, end int, at unsafe.Pointer) (nex
 // records reads bytes, a name, or an array of either.
 func (d *decoding) records(x *genericField, o *op, pos, end int, at unsafe.Pointer) (next int, err error) {
 	most := int(x.from.size)
-	if x.class == classLink {
+	switch x.class {
+	case classLink:
 		most = maxLink
+	case classReference:
+		most = MaxMeaning
 	}
 	for i := uint32(0); ; i++ {
 		if i == max(x.count, 1) {
@@ -142,7 +145,7 @@ func (d *decoding) records(x *genericField, o *op, pos, end int, at unsafe.Point
 // storeRecord writes a record, which is not empty, to element i of the field at at.
 func (d *decoding) storeRecord(x *genericField, i uint32, b []byte, at unsafe.Pointer) error {
 	name := unsafe.String(unsafe.SliceData(b), len(b))
-	if x.class == classLink && !isLink(name) {
+	if x.class != classBytes && !x.class.isName(name) {
 		return ErrMalformed
 	}
 	if x.drop {
@@ -160,11 +163,11 @@ func (d *decoding) storeRecord(x *genericField, i uint32, b []byte, at unsafe.Po
 		return nil
 	}
 	index, ok := uint32(0), false
-	if d.links != nil {
-		index, ok = d.links.Index(name)
+	if names := namesOf(d.links, x); names != nil {
+		index, ok = names.Index(name)
 	}
 	if !ok || index == 0 {
-		return fmt.Errorf("%w %q", ErrLink, name)
+		return fmt.Errorf("%w %q", errUnnamed(x.class), name)
 	}
 	if !x.to.fits(uint64(index), false) {
 		return ErrRange

@@ -64,8 +64,8 @@ func (e *Encoder) MaxKey() int { return e.key.maxWireSize + slack }
 func (e *Encoder) MaxValue() int { return e.value.maxWireSize + slack }
 
 // AppendKey appends the wire bytes of a key to dst and returns the extended buffer. The key must
-// have the size in the schema. Errors wrap [ErrPadding], or [ErrLink] if the key contains an
-// interface without a name. On error it returns dst unchanged.
+// have the size in the schema. Errors wrap [ErrPadding], or [ErrLink] or [ErrReference] if the key contains an
+// interface without a name, or an id without a meaning. On error it returns dst unchanged.
 func (e *Encoder) AppendKey(dst, key []byte) ([]byte, error) {
 	if len(key) != e.key.size {
 		return dst, fmt.Errorf("encode key: %d bytes instead of %d", len(key), e.key.size)
@@ -82,9 +82,9 @@ func (e *Encoder) AppendKey(dst, key []byte) ([]byte, error) {
 			return dst, fmt.Errorf("%w: byte %d", ErrPadding, int(g.off)+mathbits.TrailingZeros64(b&g.mask)/8)
 		}
 	}
-	out, ok := e.key.encode(dst, key, nil, e.links)
-	if !ok {
-		return dst, fmt.Errorf("encode key: %w", ErrLink)
+	out, err := e.key.encode(dst, key, nil, e.links)
+	if err != nil {
+		return dst, fmt.Errorf("encode key: %w", err)
 	}
 	return out, nil
 }
@@ -99,33 +99,33 @@ func (e *Encoder) AppendKnownKey(dst, key []byte) []byte {
 
 // AppendValue appends the wire bytes of a value to dst and returns the extended buffer. key is that of
 // the entry, which conditions of unions may need. It panics if the value does not have the size in the schema. It leaves out times that t cannot convert, and
-// interfaces without a name, like an index of 0.
+// numbers without a name, like 0.
 func (e *Encoder) AppendValue(dst, key, value []byte, t *Times) []byte {
 	out, _ := e.planOf(key, value).encode(dst, value, t, e.links)
 	return out
 }
 
-// AppendNamedValue is AppendValue for a value that a receiver stores. The error wraps [ErrLink] if the value
-// contains an interface without a name, which the receiver would take for no interface.
+// AppendNamedValue is AppendValue for a value that a receiver stores. The error wraps [ErrLink] or [ErrReference] if the value
+// contains an interface without a name or an id without a meaning, which the receiver would take for none.
 func (e *Encoder) AppendNamedValue(dst, key, value []byte, t *Times) ([]byte, error) {
-	out, ok := e.planOf(key, value).encode(dst, value, t, e.links)
-	if !ok {
-		return out, fmt.Errorf("encode value: %w", ErrLink)
+	out, err := e.planOf(key, value).encode(dst, value, t, e.links)
+	if err != nil {
+		return out, fmt.Errorf("encode value: %w", err)
 	}
 	return out, nil
 }
 
 // encoding is the state of encoding one struct.
 type encoding struct {
-	plan        *plan
-	out         unsafe.Pointer // has capacity for plan.maxWireSize + slack bytes
-	times       *Times
-	links       Links
-	linkUnnamed bool // an interface had no name
+	plan    *plan
+	out     unsafe.Pointer // has capacity for plan.maxWireSize + slack bytes
+	times   *Times
+	links   Links
+	unnamed error // a number had no name
 }
 
-// encode appends a struct. ok is false if an interface had no name.
-func (p *plan) encode(dst, src []byte, t *Times, links Links) (out []byte, ok bool) {
+// encode appends a struct. The error is ErrLink or ErrReference if a number had no name.
+func (p *plan) encode(dst, src []byte, t *Times, links Links) (out []byte, err error) {
 	if len(src) != p.size {
 		panic("schema: struct bytes of another size than the schema's")
 	}
@@ -136,7 +136,7 @@ func (p *plan) encode(dst, src []byte, t *Times, links Links) (out []byte, ok bo
 	}
 	e := encoding{plan: p, out: unsafe.Add(unsafe.Pointer(unsafe.SliceData(dst)), n), times: t, links: links}
 	n += e.run(0, 0, unsafe.Pointer(unsafe.SliceData(src)))
-	return dst[:n], !e.linkUnnamed
+	return dst[:n], e.unnamed
 }
 
 // run encodes the struct or element at base with the ops from i up to an opStop. It writes from n

@@ -13,7 +13,7 @@ func (e *encoding) encodeGeneric(o *op, n int, base unsafe.Pointer) int {
 	switch {
 	case x.packed():
 		return e.packed(x, o, n, at)
-	case x.class == classLink:
+	case x.class == classLink, x.class == classReference:
 		return e.names(x, o, n, at)
 	case x.class == classBytes:
 		return e.byteArrays(x, o, n, at)
@@ -79,16 +79,16 @@ func (e *encoding) packed(x *genericField, o *op, n int, at unsafe.Pointer) int 
 	return closeMessage(e.out, start, end, int(o.tagLen))
 }
 
-// names writes an interface name, or an array of interface names. An index without a name is
-// written like index 0.
+// names writes a name or a meaning, or an array of names. A number without a name is written like 0.
 func (e *encoding) names(x *genericField, o *op, n int, at unsafe.Pointer) int {
 	end := n
 	for i := range max(x.count, 1) {
 		index := x.from.load(unsafe.Add(at, i*x.from.size))
 		name := ""
 		if index != 0 {
-			name = e.name(index)
-			e.linkUnnamed = e.linkUnnamed || name == ""
+			if name = e.name(x, index); name == "" {
+				e.unnamed = errUnnamed(x.class)
+			}
 		}
 		n = putText(e.out, n, o, name)
 		if name != "" {
@@ -98,16 +98,41 @@ func (e *encoding) names(x *genericField, o *op, n int, at unsafe.Pointer) int {
 	return end
 }
 
-// name returns the name of an interface, or "" if it has no name that can be sent.
-func (e *encoding) name(index uint64) string {
-	if e.links == nil || index > 1<<32-1 {
+// name returns the name of an interface or the meaning of a reference, or "" if there is none that can be sent.
+func (e *encoding) name(x *genericField, index uint64) string {
+	names := namesOf(e.links, x)
+	if names == nil || index > 1<<32-1 {
 		return ""
 	}
-	name, ok := e.links.Name(uint32(index))
-	if !ok || !isLink(name) {
+	name, ok := names.Name(uint32(index))
+	if !ok || !x.class.isName(name) {
 		return ""
 	}
 	return name
+}
+
+// namesOf returns the names of the numbers of a field, or nil.
+func namesOf(links Links, x *genericField) Links {
+	if x.class == classReference {
+		return referenceIn(links, x.reference)
+	}
+	return links
+}
+
+// errUnnamed returns the error about a number without a name.
+func errUnnamed(c class) error {
+	if c == classReference {
+		return ErrReference
+	}
+	return ErrLink
+}
+
+// isName reports whether name is valid as a name of the class.
+func (c class) isName(name string) bool {
+	if c == classReference {
+		return isMeaning(name)
+	}
+	return isLink(name)
 }
 
 // isLink reports whether name is valid as a name of an interface.

@@ -61,7 +61,7 @@ func (f *Field) WireType() string {
 		return "message"
 	case KindTime:
 		return "sfixed64"
-	case KindIfname:
+	case KindIfname, KindReference:
 		return "string"
 	}
 	if f.IsIPv4() {

@@ -23,12 +23,16 @@ const (
 	classEnum64               // varint, for enums of 8 bytes
 	classFixed32              // in host order
 	classFixed64
-	classTime  // sfixed64
-	classLink  // string
-	classBytes // bytes
+	classTime      // sfixed64
+	classLink      // string
+	classReference // string
+	classBytes     // bytes
 	classMessage
 	classUnion
 )
+
+// isRecord reports whether each element is a record of its own.
+func (c class) isRecord() bool { return c == classLink || c == classReference || c == classBytes }
 
 func classOf(f *Field) class {
 	switch f.Kind {
@@ -48,6 +52,8 @@ func classOf(f *Field) class {
 		return classTime
 	case KindIfname:
 		return classLink
+	case KindReference:
+		return classReference
 	case KindBytes:
 		return classBytes
 	case KindMessage:
@@ -175,6 +181,8 @@ func (l *fieldAccessor) maxWireSize(c class) int {
 		return 8
 	case classLink:
 		return maxLink
+	case classReference:
+		return MaxMeaning
 	case classBytes:
 		return int(l.size)
 	case classEnum, classEnum64:
@@ -265,7 +273,7 @@ func (l *fieldAccessor) unsigned() opcode {
 
 // packed reports whether all elements of an array are in one record.
 func (x *genericField) packed() bool {
-	return x.count > 0 && x.class != classLink && x.class != classBytes
+	return x.count > 0 && !x.class.isRecord()
 }
 
 func (x *genericField) wireType() uint64 {
@@ -276,7 +284,7 @@ func (x *genericField) wireType() uint64 {
 		return 5
 	case x.class == classFixed64, x.class == classTime:
 		return 1
-	case x.class == classLink, x.class == classBytes:
+	case x.class.isRecord():
 		return 2
 	}
 	return 0

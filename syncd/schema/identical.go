@@ -37,7 +37,7 @@ func equalFields(a, b Field) bool {
 }
 
 // Identical reports whether a and b are Equal, and this node also treats their fields alike: the
-// same fields are volatile, are sums, and have the same defaults.
+// same fields are volatile, are sums, have the same defaults, and refer to the same maps.
 func Identical(a, b *Schema) bool {
 	return Equal(a, b) && treatedAlike(a.Key, b.Key) && treatedAlike(a.Value, b.Value)
 }
@@ -45,7 +45,7 @@ func Identical(a, b *Schema) bool {
 // treatedAlike compares two messages that are equal by equalMessages.
 func treatedAlike(a, b *Message) bool {
 	return a == b || slices.EqualFunc(a.Fields, b.Fields, func(a, b Field) bool {
-		return (a.Roles^b.Roles)&(RoleVolatile|RoleSum) == 0 && bytes.Equal(a.Default, b.Default) && a.VolatileBits == b.VolatileBits &&
+		return (a.Roles^b.Roles)&(RoleVolatile|RoleSum) == 0 && bytes.Equal(a.Default, b.Default) && a.VolatileBits == b.VolatileBits && a.Reference == b.Reference &&
 			(a.Message == nil || treatedAlike(a.Message, b.Message))
 	})
 }

@@ -22,6 +22,9 @@ var (
 	// ErrLink is wrapped if no interface has a name, or if an index in a key belongs to no
 	// interface.
 	ErrLink = errors.New("unknown interface")
+	// ErrReference is wrapped if the referenced map of the sender has no entry with an id, or if this node cannot store
+	// another meaning.
+	ErrReference = errors.New("unknown id of another map")
 )
 
 // opcode is the combination of a field's encoding in memory and on the wire.
@@ -82,7 +85,9 @@ type genericField struct {
 	count    uint32 // elements of an array at the sender, 0: not an array
 	room     uint32 // elements at the receiver
 	drop     bool   // the receiver ignores the field
-	sum      bool   // added to the current content
+	// reference is Field.Reference of this node, for a KindReference.
+	reference string
+	sum       bool // added to the current content
 }
 
 // list is an array of messages.
@@ -313,6 +318,7 @@ func (c *compiler) scalar(from, to *Field, path string, s scope) int {
 	if to != nil {
 		x.to, x.room = accessorOf(to, s.base), uint32(to.Count)
 		x.clock = clockOf(to)
+		x.reference = to.Reference
 	}
 	o := tagged(from.Number, x.wireType())
 	o.off = x.to.off

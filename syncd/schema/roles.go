@@ -52,12 +52,14 @@ type Setting struct {
 	Family string
 	// VolatileBits are the bits of a number with the role volatile, or 0 for all.
 	VolatileBits uint64
+	// Reference is the reference of a field that contains an id of another map: see [Field.Reference].
+	Reference string
 }
 
 // ParseSetting parses MAP:PATH=ROLE[,ROLE...]. Roles are ktime, boottime, jiffies,
 // jiffies/256, seconds, ifindex, volatile, local, sum, be, ipv4, ipv6, mac, port and ip=FIELD. volatile=BITS concerns some bits of a number. The
-// list may also contain number=N, default=VALUE and name=NAME. The value none stands alone, and so does
-// as:MEMBER [when CONDITION] for a union. [Schema.Apply] checks whether
+// list may also contain number=N, default=VALUE and name=NAME. The value none stands alone, and so do
+// as:MEMBER [when CONDITION] for a union, and ref:MAP[FIELD,...] for an id of another map. [Schema.Apply] checks whether
 // the roles fit the field.
 func ParseSetting(s string) (Setting, error) {
 	place, roles, ok := strings.Cut(s, "=")
@@ -71,6 +73,14 @@ func ParseSetting(s string) (Setting, error) {
 		if set.Case, err = parseCase(roles); err != nil {
 			return Setting{}, fmt.Errorf("read field setting %q: %w", s, err)
 		}
+		return set, nil
+	}
+	if strings.HasPrefix(roles, referencePrefix) {
+		r, err := ParseReference(strings.TrimPrefix(roles, referencePrefix))
+		if err != nil {
+			return Setting{}, fmt.Errorf("read field setting %q: %w", s, err)
+		}
+		set.Reference = r.String()
 		return set, nil
 	}
 	if roles == "none" {
@@ -252,7 +262,7 @@ func (d *declared) save(f *Field) {
 func (f *Field) applySetting(set *Setting, key bool) error {
 	d := f.decl
 	f.Kind, f.Size, f.Count, f.Signed, f.Message = d.kind, d.size, d.count, false, d.message
-	f.Roles, f.Number, f.Default, f.Family = d.roles|set.Roles, d.number, nil, nil
+	f.Roles, f.Number, f.Default, f.Family, f.Reference = d.roles|set.Roles, d.number, nil, nil, set.Reference
 	f.Silenced, d.family = set.Clear, set.Family
 	if set.Number != 0 {
 		f.Number = set.Number
@@ -273,6 +283,12 @@ func (f *Field) applySetting(set *Setting, key bool) error {
 	}
 	if f.VolatileBits = set.VolatileBits; f.VolatileBits != 0 && (f.Kind != KindUint || f.BitSize > 0 || f.Swapped() || f.VolatileBits>>(8*f.Size-1)>>1 != 0) {
 		return fmt.Errorf("of type %s cannot have volatile=%#x: it needs an unsigned integer in host order with these bits", f.Type, f.VolatileBits)
+	}
+	if f.Reference != "" && !f.become(KindReference, 1, 2, 4, 8) {
+		return fmt.Errorf("of type %s cannot be a reference: it needs an integer", f.Type)
+	}
+	if f.Kind == KindReference && f.Count > 0 {
+		return fmt.Errorf("of type %s cannot be a reference: it needs a single integer", f.Type)
 	}
 	if set.Default == "" {
 		return nil

@@ -93,6 +93,10 @@ type Field struct {
 	Family *Path
 	// VolatileBits are the bits of each number of the field that RoleVolatile concerns, or 0 for all.
 	VolatileBits uint64
+	// Reference is the map of which a KindReference has an id as its key, and the fields that are its meaning there: see
+	// [Reference]. In a table, the field has the number of the meaning in place of the id, in host order: see package refmap. A
+	// peer's field has none.
+	Reference string
 	// Timer is true for a bpf_timer or bpf_wq.
 	Timer bool
 	// Silenced is true if the setting none says that the field needs no role.
@@ -123,17 +127,18 @@ type Kind uint8
 
 // The kinds. KindNone fields are neither sent nor overwritten.
 const (
-	KindNone    Kind = iota // kernel-owned, or a pointer
-	KindUint                // varint
-	KindSint                // zigzag varint
-	KindBool                // varint
-	KindEnum                // varint, sign extended to 64 bits if 4 bytes or fewer (like protobuf's enums)
-	KindFloat               // fixed32 or fixed64, by size
-	KindBytes               // bytes; trailing zeros are left out
-	KindMessage             // a message
-	KindTime                // sfixed64: Unix time in nanoseconds
-	KindIfname              // string: name of an interface
-	KindUnion               // a message with one of its fields; the others are other members at the same bytes
+	KindNone      Kind = iota // kernel-owned, or a pointer
+	KindUint                  // varint
+	KindSint                  // zigzag varint
+	KindBool                  // varint
+	KindEnum                  // varint, sign extended to 64 bits if 4 bytes or fewer (like protobuf's enums)
+	KindFloat                 // fixed32 or fixed64, by size
+	KindBytes                 // bytes; trailing zeros are left out
+	KindMessage               // a message
+	KindTime                  // sfixed64: Unix time in nanoseconds
+	KindIfname                // string: name of an interface
+	KindUnion                 // a message with one of its fields; the others are other members at the same bytes
+	KindReference             // string: what an id of another map means
 )
 
 // Role is a set of meanings of a field, set by decl tags or settings.
@@ -188,8 +193,30 @@ func (t Times) Shift(ns int64) Times {
 // Links translates interface indexes. The caller holds the table's lock, so the methods must answer
 // from memory.
 type Links interface {
-	// Name returns the name of an interface.
+	// Name returns the name of an interface, or the meaning that has a number.
 	Name(index uint32) (name string, ok bool)
-	// Index returns the index of an interface.
+	// Index returns the index of an interface, or the number of a meaning. The name is borrowed for the call.
 	Index(name string) (index uint32, ok bool)
+}
+
+// References is implemented by Links of maps whose entries have ids of other maps.
+type References interface {
+	// Reference returns the numbers of the meanings of a [Field.Reference], or nil if there are none.
+	Reference(reference string) Links
+}
+
+// referenceIn returns the numbers of the meanings of a reference, or nil.
+func referenceIn(l Links, reference string) Links {
+	if r, ok := l.(References); ok {
+		return r.Reference(reference)
+	}
+	return nil
+}
+
+// NamesOf returns the names of the numbers of a field with an interface or a reference, or nil if there are none. links may be nil.
+func NamesOf(links Links, f *Field) Links {
+	if f.Kind == KindReference {
+		return referenceIn(links, f.Reference)
+	}
+	return links
 }

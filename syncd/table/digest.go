@@ -63,6 +63,8 @@ type digester struct {
 	// variants are the pairs of each variant of values, with the same secrets; empty without variants.
 	variants [][]wordPair
 	variant  func(key, value []byte) int
+	// meanings is Options.Meanings.
+	meanings Meanings
 	// pairs is mask in steps of 16 bytes, with the secrets to hash by. The last element is padded with zero
 	// bits.
 	pairs []wordPair
@@ -145,7 +147,7 @@ func (d *digester) init(o *Options) {
 	scopeSeed := random.Uint64()
 	d.maskKeys(o.ComparedKey)
 	mask := o.compared()
-	d.mask = mask
+	d.mask, d.meanings = mask, o.Meanings
 	for range (len(mask) + 15) / 16 {
 		d.pairs = append(d.pairs, wordPair{key: [2]uint64{random.Uint64(), random.Uint64()}})
 	}
@@ -238,6 +240,9 @@ func (d *digester) hashValue(key, value []byte) uint64 {
 		pairs = d.variants[d.variant(key, value)]
 	}
 	a, b := d.contentSeed, uint64(0)
+	if d.meanings != nil {
+		b = fold(d.meanings.Sum(key, value)^d.contentSeed, goldenRatio)
+	}
 	for len(value) >= 64 && len(pairs) >= 4 {
 		p, v := (*[4]wordPair)(pairs), (*[64]byte)(value)
 		a += p[0].product((*[16]byte)(v[:16]))

@@ -103,6 +103,9 @@ func (s *Stop) find(key uint64) (e stopEntry, found bool) {
 
 // hashStop returns the hashes of the key and of the content of a record. buf is scratch space, which is returned.
 func (t *Table) hashStop(seed uint64, s uint32, buf []byte) (key, content uint64, _ []byte) {
+	if t.opt.Meanings != nil {
+		return t.hashStopMeanings(seed, s, buf)
+	}
 	buf = append(append(buf[:0], t.key(s)...), t.value(s)...)
 	if mask := t.opt.Stable; mask != nil {
 		for i, value := 0, buf[t.opt.KeySize:]; i < len(value); i++ {
@@ -110,6 +113,18 @@ func (t *Table) hashStop(seed uint64, s uint32, buf []byte) (key, content uint64
 		}
 	}
 	return xxh3.HashSeed(buf[:t.opt.KeySize], seed), xxh3.HashSeed(buf, seed), buf
+}
+
+// hashStopMeanings is hashStop for entries with numbers, which may have other meanings at the next start.
+func (t *Table) hashStopMeanings(seed uint64, s uint32, buf []byte) (key, content uint64, _ []byte) {
+	buf = t.opt.Meanings.Append(buf[:0], t.key(s), nil)
+	key = xxh3.HashSeed(buf, seed)
+	value := slices.Clone(t.value(s))
+	for i := range t.opt.Stable {
+		value[i] &= t.opt.Stable[i]
+	}
+	buf = t.opt.Meanings.Append(buf[:0], t.key(s), value)
+	return key, xxh3.HashSeed(buf, seed), buf
 }
 
 // maxFound limits what changes can add to the version of an entry that a start has found, without a time of their own.

@@ -94,6 +94,8 @@ type Options struct {
 	Compared []byte
 	// Variants are the masks of entries whose values have unions. Nil: Significant and Compared are those of all entries.
 	Variants *Variants
+	// Meanings are those of numbers in entries, which differ between nodes and are not in ComparedKey, Compared and Stable. Nil: none.
+	Meanings Meanings
 	// MaxEntries is the capacity of the kernel map in entries; 0: unknown.
 	MaxEntries int
 	// MaxLive is the highest number of live records up to which records of peers enter. Zero: no limit. See

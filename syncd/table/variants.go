@@ -49,6 +49,9 @@ func (t *Table) EqualCompared(key, a, b []byte) bool {
 	if len(a) != t.opt.ValueSize || len(b) != t.opt.ValueSize {
 		return false
 	}
+	if m := t.opt.Meanings; m != nil && m.Sum(key, a) != m.Sum(key, b) {
+		return false
+	}
 	if t.opt.Variants != nil {
 		m, ok := t.opt.masksOf(key, a, b)
 		return ok && equalUnder(m.Compared, a, b)

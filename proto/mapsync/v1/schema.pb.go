@@ -51,6 +51,8 @@ const (
 	FieldKind_FIELD_KIND_IFNAME FieldKind = 10
 	// A message with at most one of its fields. The fields are members of a union: messages at the same offset.
 	FieldKind_FIELD_KIND_UNION FieldKind = 11
+	// string: what an id of another map means, as FIELD=VALUE[,FIELD=VALUE]. In memory: the id, which each node assigns itself.
+	FieldKind_FIELD_KIND_REFERENCE FieldKind = 12
 )
 
 // Enum value maps for FieldKind.
@@ -68,6 +70,7 @@ var (
 		9:  "FIELD_KIND_TIME",
 		10: "FIELD_KIND_IFNAME",
 		11: "FIELD_KIND_UNION",
+		12: "FIELD_KIND_REFERENCE",
 	}
 	FieldKind_value = map[string]int32{
 		"FIELD_KIND_UNSPECIFIED": 0,
@@ -82,6 +85,7 @@ var (
 		"FIELD_KIND_TIME":        9,
 		"FIELD_KIND_IFNAME":      10,
 		"FIELD_KIND_UNION":       11,
+		"FIELD_KIND_REFERENCE":   12,
 	}
 )
 
@@ -382,7 +386,9 @@ type Field struct {
 	// The integer is signed, if kind is FIELD_KIND_TIME.
 	Signed bool `protobuf:"varint,13,opt,name=signed,proto3" json:"signed,omitempty"`
 	// Conditions that decide about the member of an entry, as text, if kind is FIELD_KIND_UNION.
-	When          string `protobuf:"bytes,14,opt,name=when,proto3" json:"when,omitempty"`
+	When string `protobuf:"bytes,14,opt,name=when,proto3" json:"when,omitempty"`
+	// Names of the fields that the meaning consists of, separated by commas, if kind is FIELD_KIND_REFERENCE.
+	Reference     string `protobuf:"bytes,15,opt,name=reference,proto3" json:"reference,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -511,6 +517,13 @@ func (x *Field) GetSigned() bool {
 func (x *Field) GetWhen() string {
 	if x != nil {
 		return x.When
+	}
+	return ""
+}
+
+func (x *Field) GetReference() string {
+	if x != nil {
+		return x.Reference
 	}
 	return ""
 }
@@ -649,7 +662,7 @@ const file_mapsync_v1_schema_proto_rawDesc = "" +
 	"\vMessageType\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
 	"\x04size\x18\x02 \x01(\rR\x04size\x12)\n" +
-	"\x06fields\x18\x03 \x03(\v2\x11.mapsync.v1.FieldR\x06fields\"\xa4\x03\n" +
+	"\x06fields\x18\x03 \x03(\v2\x11.mapsync.v1.FieldR\x06fields\"\xc2\x03\n" +
 	"\x05Field\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x16\n" +
 	"\x06number\x18\x02 \x01(\rR\x06number\x12\x16\n" +
@@ -666,14 +679,15 @@ const file_mapsync_v1_schema_proto_rawDesc = "" +
 	"\amessage\x18\v \x01(\v2\x17.mapsync.v1.MessageTypeR\amessage\x12(\n" +
 	"\x04enum\x18\f \x01(\v2\x14.mapsync.v1.EnumTypeR\x04enum\x12\x16\n" +
 	"\x06signed\x18\r \x01(\bR\x06signed\x12\x12\n" +
-	"\x04when\x18\x0e \x01(\tR\x04when\"e\n" +
+	"\x04when\x18\x0e \x01(\tR\x04when\x12\x1c\n" +
+	"\treference\x18\x0f \x01(\tR\treference\"e\n" +
 	"\bEnumType\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x16\n" +
 	"\x06signed\x18\x02 \x01(\bR\x06signed\x12-\n" +
 	"\x06values\x18\x03 \x03(\v2\x15.mapsync.v1.EnumValueR\x06values\"5\n" +
 	"\tEnumValue\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\x12R\x05value*\x96\x02\n" +
+	"\x05value\x18\x02 \x01(\x12R\x05value*\xb0\x02\n" +
 	"\tFieldKind\x12\x1a\n" +
 	"\x16FIELD_KIND_UNSPECIFIED\x10\x00\x12\x13\n" +
 	"\x0fFIELD_KIND_NONE\x10\x01\x12\x13\n" +
@@ -687,7 +701,8 @@ const file_mapsync_v1_schema_proto_rawDesc = "" +
 	"\x0fFIELD_KIND_TIME\x10\t\x12\x15\n" +
 	"\x11FIELD_KIND_IFNAME\x10\n" +
 	"\x12\x14\n" +
-	"\x10FIELD_KIND_UNION\x10\v*\xe3\x02\n" +
+	"\x10FIELD_KIND_UNION\x10\v\x12\x18\n" +
+	"\x14FIELD_KIND_REFERENCE\x10\f*\xe3\x02\n" +
 	"\tFieldRole\x12\x1a\n" +
 	"\x16FIELD_ROLE_UNSPECIFIED\x10\x00\x12\x14\n" +
 	"\x10FIELD_ROLE_KTIME\x10\x01\x12\x17\n" +

@@ -55,7 +55,7 @@ func fieldToProto(f *schema.Field) *mapsyncv1.Field {
 	p := &mapsyncv1.Field{
 		Name: f.Name, Number: uint32(f.Number), Offset: uint32(f.Offset), Size: uint32(f.Size), Count: uint32(f.Count),
 		BitOffset: uint32(f.BitOffset), BitSize: uint32(f.BitSize), Kind: kindToProto(f.Kind), Type: f.Type,
-		Message: messageToProto(f.Message), Signed: f.Signed, When: f.When,
+		Message: messageToProto(f.Message), Signed: f.Signed, When: f.When, Reference: f.ReferenceFields(),
 	}
 	roles := f.Roles
 	if roles&schema.RoleIP != 0 { // the family is for display on this node
@@ -137,8 +137,11 @@ func fieldFromProto(f *schema.Field, p *mapsyncv1.Field, depth int) (err error) 
 		BitOffset: int(p.GetBitOffset()), BitSize: int(p.GetBitSize()), Kind: schema.Kind(p.GetKind() - 1), Type: p.GetType(),
 		Signed: p.GetSigned(), When: p.GetWhen(),
 	}
+	if f.Kind == schema.KindReference {
+		f.Reference = schema.Reference{Fields: []string{p.GetReference()}}.String()
+	}
 	// The conversion truncates a number that is out of range, so it is compared with the original.
-	if kindToProto(f.Kind) != p.GetKind() || f.Kind > schema.KindUnion {
+	if kindToProto(f.Kind) != p.GetKind() || f.Kind > schema.KindReference {
 		return fmt.Errorf("read unknown kind %d: %w", p.GetKind(), ErrMalformed)
 	}
 	for _, r := range p.GetRoles() {

@@ -43,7 +43,7 @@ func TestSchemaOnTheWire(t *testing.T) {
 	}
 	for name, spoil := range map[string]func(*mapsyncv1.Schema){
 		"no key":       func(p *mapsyncv1.Schema) { p.Key = nil },
-		"unknown kind": func(p *mapsyncv1.Schema) { p.Value.Fields[0].Kind = 12 },
+		"unknown kind": func(p *mapsyncv1.Schema) { p.Value.Fields[0].Kind = 13 },
 		"no kind":      func(p *mapsyncv1.Schema) { p.Value.Fields[0].Kind = 0 },
 		"wide kind":    func(p *mapsyncv1.Schema) { p.Value.Fields[0].Kind += 256 },
 		"unknown role": func(p *mapsyncv1.Schema) { p.Value.Fields[0].Roles = []mapsyncv1.FieldRole{15} },

@@ -193,8 +193,8 @@ func (w *writer) element(f *schema.Field, data []byte, i int) (nonzero bool) {
 		w.float(f, n)
 	case schema.KindTime:
 		w.time(f, n)
-	case schema.KindIfname:
-		w.ifname(n)
+	case schema.KindIfname, schema.KindReference:
+		w.named(f, n)
 	default:
 		w.number(f, n)
 	}
@@ -247,9 +247,10 @@ func (w *writer) time(f *schema.Field, n uint64) {
 	w.quote(w.json)
 }
 
-func (w *writer) ifname(index uint64) {
-	if w.p.links != nil && 0 < index && index <= math.MaxUint32 {
-		if name, ok := w.p.links.Name(uint32(index)); ok {
+// named writes the name of an interface or the meaning of an id, or its number if there is none.
+func (w *writer) named(f *schema.Field, index uint64) {
+	if names := schema.NamesOf(w.p.links, f); names != nil && 0 < index && index <= math.MaxUint32 {
+		if name, ok := names.Name(uint32(index)); ok {
 			w.string(name)
 			return
 		}

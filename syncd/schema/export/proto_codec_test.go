@@ -88,7 +88,7 @@ func (c *comparison) element(d protoreflect.FieldDescriptor, got protoreflect.Va
 			c.t.Fatalf("%s: got %x, want %x", d.FullName(), got.Bytes(), at[:f.Size])
 		}
 		return
-	case schema.KindIfname:
+	case schema.KindIfname, schema.KindReference:
 		name, _ := c.links.Name(uint32(bitsAt(f, at)))
 		want = name
 	case schema.KindTime:

@@ -9,6 +9,12 @@ import (
 	"mapsync/syncd/schema"
 )
 
+// referencedMap returns the name of the map to which a field refers.
+func referencedMap(f *schema.Field) string {
+	name, _, _ := strings.Cut(f.Reference, "[")
+	return oneLine(name)
+}
+
 // repeated reports whether the field is an array on the wire.
 func repeated(f *schema.Field) bool { return f.Count > 0 }
 
@@ -21,6 +27,8 @@ func meaning(f *schema.Field) string {
 		parts = append(parts, "Unix time in nanoseconds by the node's clock, 0 if not set", "In the kernel: "+clockName(f.Roles))
 	case f.Kind == schema.KindIfname:
 		parts = append(parts, "Name of a network interface of the node", "In the kernel: index of the interface")
+	case f.Kind == schema.KindReference:
+		parts = append(parts, "What an id of map "+referencedMap(f)+" means: "+f.ReferenceFields(), "In the kernel: the id, which each node assigns itself")
 	case f.IsIPv4():
 		parts = append(parts, "IPv4 address as a number: 10.0.0.1 is 0x0a000001")
 	case f.Roles&schema.RoleIPv4 != 0:

@@ -163,15 +163,15 @@ func (o timeOperand) compare(_ schema.Links, f *schema.Field, message []byte, i 
 	return cmp.Compare(unix, int64(o)), ok
 }
 
-// ifnameOperand is the name of an interface.
-type ifnameOperand string
+// nameOperand is the name of an interface, or what an id of another map means.
+type nameOperand string
 
-func (o ifnameOperand) compare(l schema.Links, f *schema.Field, message []byte, i int, _ *schema.Times) (int, bool) {
-	index := f.NumberAt(message, i)
-	if l == nil || index > math.MaxUint32 {
+func (o nameOperand) compare(l schema.Links, f *schema.Field, message []byte, i int, _ *schema.Times) (int, bool) {
+	index, names := f.NumberAt(message, i), schema.NamesOf(l, f)
+	if names == nil || index > math.MaxUint32 {
 		return 0, false
 	}
-	name, ok := l.Name(uint32(index))
+	name, ok := names.Name(uint32(index))
 	return strings.Compare(name, string(o)), ok
 }
 

@@ -65,11 +65,12 @@ func (o floatOperand) keys(schema.Links, *schema.Path, []byte) [][]byte { return
 // Several readings of the clock may be equal.
 func (o timeOperand) keys(schema.Links, *schema.Path, []byte) [][]byte { return nil }
 
-func (o ifnameOperand) keys(l schema.Links, p *schema.Path, key []byte) [][]byte {
-	if l == nil {
+func (o nameOperand) keys(l schema.Links, p *schema.Path, key []byte) [][]byte {
+	names := schema.NamesOf(l, p.Last())
+	if names == nil {
 		return nil
 	}
-	index, ok := l.Index(string(o))
+	index, ok := names.Index(string(o))
 	if !ok {
 		return nil
 	}

@@ -50,6 +50,8 @@ func parseOperand(f *schema.Field, text string) (o operand, ordered bool, err er
 		return o, true, err
 	case schema.KindIfname:
 		return parseIfname(text), false, nil
+	case schema.KindReference:
+		return nameOperand(text), false, nil
 	}
 	o, err = parseNumber(f, text)
 	return o, true, err
@@ -163,5 +165,5 @@ func parseIfname(text string) operand {
 	if index, err := strconv.ParseUint(text, 10, 32); err == nil {
 		return unsignedOperand(index)
 	}
-	return ifnameOperand(text)
+	return nameOperand(text)
 }

@@ -65,7 +65,7 @@ func restrictValues(t *rapid.T, m *schema.Message, b []byte) {
 			switch f.Kind {
 			case schema.KindMessage:
 				restrictValues(t, f.Message, element[:f.Size])
-			case schema.KindIfname:
+			case schema.KindIfname, schema.KindReference:
 				putNumber(element[:f.Size], rapid.Uint64Range(0, 3).Draw(t, "ifindex"))
 			case schema.KindTime:
 				putNumber(element[:f.Size], rapid.Uint64Range(0, 1<<31-1).Draw(t, "reading"))
@@ -109,7 +109,7 @@ func (l layout) fields(depth, first int) []schema.Field {
 }
 
 func (l layout) field(depth int) schema.Field {
-	kinds := []schema.Kind{schema.KindUint, schema.KindUint, schema.KindUint, schema.KindSint, schema.KindBool, schema.KindEnum, schema.KindFloat, schema.KindBytes, schema.KindIfname}
+	kinds := []schema.Kind{schema.KindUint, schema.KindUint, schema.KindUint, schema.KindSint, schema.KindBool, schema.KindEnum, schema.KindFloat, schema.KindBytes, schema.KindIfname, schema.KindReference}
 	if !l.key {
 		kinds = append(kinds, schema.KindTime, schema.KindNone)
 	}
@@ -150,6 +150,10 @@ func (l layout) field(depth int) schema.Field {
 			f.BitSize = 1 + l.upTo(f.Size*8-1, "bits")
 			return f
 		}
+	}
+	if f.Kind == schema.KindReference {
+		f.Reference = "other[a,b]"
+		return f
 	}
 	if l.upTo(3, "array") == 0 {
 		f.Count = 1 + l.upTo(5, "count")

@@ -112,6 +112,9 @@ type Links map[uint32]string
 // Name returns the name of an interface.
 func (l Links) Name(index uint32) (string, bool) { name, ok := l[index]; return name, ok }
 
+// Reference returns l: the names are those of references, too.
+func (l Links) Reference(string) schema.Links { return l }
+
 // Index finds no interface: ok is always false.
 func (l Links) Index(string) (uint32, bool) { return 0, false }
 

@@ -1,0 +1,379 @@
+package daemon
+
+import (
+	"context"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"hash/maphash"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/cilium/ebpf"
+	"github.com/zeebo/xxh3"
+
+	"mapsync/syncd/config"
+	"mapsync/syncd/kmap"
+	"mapsync/syncd/reference"
+	"mapsync/syncd/schema"
+	"mapsync/syncd/schema/export"
+	"mapsync/syncd/table"
+)
+
+// The interval in which a referenced map is read. Reads of a large map take at most a part of the time.
+const (
+	referenceInterval = 100 * time.Millisecond
+	referenceShare    = 50
+)
+
+// errReferenceAbsent is the state of a referenced map before it was read.
+var errReferenceAbsent = errors.New("it does not exist yet")
+
+// references are the referenced maps of this node, by name. Its elements do not change.
+type references map[string]*referencedMap
+
+// referencedMap is a map that says what ids mean. It is read again and again, and never written.
+type referencedMap struct {
+	daemon *Daemon
+	name   string
+	ref    kmap.Ref
+	log    *slog.Logger
+	fields []schema.Setting
+
+	mu sync.Mutex
+	// names are the meanings of each reference to this map. Elements are added only.
+	names map[string]*reference.Names
+	// changed is true if names has an element that the last read did not fill.
+	changed bool
+	// err is why the map cannot be read at present.
+	err error
+	// readOnce is true once the map was read.
+	readOnce bool
+}
+
+// newReferences returns the referenced maps of the settings. They are not read before run.
+func newReferences(d *Daemon, settings []string, fields []schema.Setting) (references, error) {
+	list := make(references, len(settings))
+	for _, s := range settings {
+		m, err := config.ParseMap(s)
+		if err != nil {
+			return nil, err
+		}
+		ref, err := kmap.ParseRef(m.Ref)
+		if err != nil {
+			return nil, err
+		}
+		list[m.Name] = &referencedMap{
+			daemon: d, name: m.Name, ref: ref, log: d.log.With("referenced_map", m.Name), fields: fields,
+			names: make(map[string]*reference.Names), err: errReferenceAbsent,
+		}
+	}
+	return list, nil
+}
+
+// translation returns the translation for entries of a schema, or nil if they have no ids of other maps. The error says which referenced
+// map is missing.
+func (r references) translation(s *schema.Schema) (*reference.Translation, error) {
+	list := s.ReferencesOf()
+	if len(list) == 0 {
+		return nil, nil
+	}
+	names := make(map[string]*reference.Names, len(list))
+	for _, text := range list {
+		to, err := schema.ParseReference(text)
+		if err != nil {
+			return nil, err
+		}
+		m := r[to.Map]
+		if m == nil {
+			return nil, fmt.Errorf("%w: a field refers to map %s: add referenced-map: [%[2]s=REF]", kmap.ErrUnsupported, to.Map)
+		}
+		at := slices.IndexFunc(s.References(), func(p schema.ReferencePlace) bool { return p.Reference == text })
+		if names[text], err = m.namesOf(text, s.References()[at].Size); err != nil {
+			return nil, fmt.Errorf("referenced map %s: %w", to.Map, err)
+		}
+	}
+	return reference.NewTranslation(s, names)
+}
+
+// namesOf returns the meanings of a reference to the map. The error is why the map has not been read.
+func (m *referencedMap) namesOf(text string, size int) (*reference.Names, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.names[text] == nil {
+		m.names[text], m.changed = reference.NewNames(size), true
+	}
+	if !m.readOnce || m.changed {
+		if m.err != nil {
+			return nil, m.err
+		}
+		return nil, errors.New("it is being read")
+	}
+	return m.names[text], nil
+}
+
+// problem returns why the map cannot be read at present, or an empty text.
+func (m *referencedMap) problem() string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	switch {
+	case m.err == nil || len(m.names) == 0:
+		return ""
+	case errors.Is(m.err, errReferenceAbsent):
+		return m.ref.Absence()
+	}
+	return m.err.Error()
+}
+
+func (m *referencedMap) setError(err error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if err != nil && (m.err == nil || m.err.Error() != err.Error()) {
+		m.log.Warn("failed to read referenced map", "error", err, "hint", "until it can be read, ids keep the meanings that they had")
+	}
+	m.err = err
+}
+
+// run follows the map until ctx ends.
+func (m *referencedMap) run(ctx context.Context) error {
+	interval := pollMaps
+	if m.ref.PinPath != "" && m.ref.InnerKey == "" {
+		interval = pollPin
+	}
+	watcher := kmap.NewWatcher(m.ref, interval, m.daemon.pinOwners...)
+	stop := func() {}
+	defer func() { stop() }()
+	for ctx.Err() == nil {
+		event, err := watcher.Next(ctx)
+		if ctx.Err() != nil {
+			break
+		}
+		if err != nil {
+			m.setError(err)
+			continue
+		}
+		stop()
+		stop = func() {}
+		if event.Kind == kmap.Gone {
+			m.setError(errReferenceAbsent)
+			continue
+		}
+		reader, err := m.open(event.Map)
+		if err != nil {
+			m.setError(err)
+			continue
+		}
+		reading, cancel := context.WithCancel(ctx)
+		done := make(chan struct{})
+		go func() { defer close(done); reader.run(reading) }()
+		stop = func() { cancel(); <-done }
+	}
+	return nil
+}
+
+// referenceReader reads one kernel map of a referencedMap.
+type referenceReader struct {
+	of      *referencedMap
+	m       *kmap.Map
+	schema  *schema.Schema
+	printer *export.Printer
+	seed    maphash.Seed
+	last    uint64 // hash of the content at the last read
+}
+
+// open opens a kernel map for reading. It closes raw.
+func (m *referencedMap) open(raw *ebpf.Map) (*referenceReader, error) {
+	defer raw.Close()
+	info, err := kmap.Describe(raw)
+	if err != nil {
+		return nil, err
+	}
+	s, err := typesOf(&m.daemon.config, m.name, m.daemon.schemaFile(m.name), info)
+	if err != nil {
+		return nil, err
+	}
+	if err := s.Apply(m.fields); err != nil {
+		return nil, err
+	}
+	opened, err := kmap.Open(raw, kmap.Options{NoProgram: true, ScanCPUs: m.daemon.scanCPUs})
+	if err != nil {
+		return nil, err
+	}
+	return &referenceReader{of: m, m: opened, schema: s, printer: export.NewPrinter(s, m.daemon.links), seed: maphash.MakeSeed()}, nil
+}
+
+// run reads the map until ctx ends.
+func (r *referenceReader) run(ctx context.Context) {
+	defer r.m.Close() //nolint:errcheck // it was only read
+	for ctx.Err() == nil {
+		began := time.Now()
+		err := r.read(ctx)
+		if ctx.Err() != nil {
+			return
+		}
+		r.of.setError(err)
+		select {
+		case <-ctx.Done():
+		case <-time.After(max(referenceInterval, referenceShare*time.Since(began))):
+		}
+	}
+}
+
+// read reads the map once, and updates the meanings if it has changed.
+func (r *referenceReader) read(ctx context.Context) error {
+	type entry struct {
+		id    uint64
+		value []byte
+	}
+	var entries []entry
+	var hash uint64 // does not depend on the order
+	size := r.m.Info().KeySize
+	err := r.m.ForEach(ctx, func(key, value []byte) error {
+		if size > 8 {
+			return fmt.Errorf("its keys have %d bytes, which are not an id", size)
+		}
+		var h maphash.Hash
+		h.SetSeed(r.seed)
+		_, _ = h.Write(key) // a hash never fails
+		_, _ = h.Write(value)
+		hash += h.Sum64()
+		entries = append(entries, entry{reference.ID(key), slices.Clone(value)})
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	r.of.mu.Lock()
+	same := r.of.readOnce && !r.of.changed && hash == r.last
+	names := make(map[string]*reference.Names, len(r.of.names))
+	for text, n := range r.of.names {
+		names[text] = n
+	}
+	r.of.mu.Unlock()
+	if same {
+		return nil
+	}
+	for text, n := range names {
+		if n.Size() != size {
+			return fmt.Errorf("its keys have %d bytes, and a field that refers to it has %d", size, n.Size())
+		}
+		paths, err := r.paths(text)
+		if err != nil {
+			return err
+		}
+		content := make(map[uint64]string, len(entries))
+		for _, e := range entries {
+			content[e.id] = r.meaning(paths, e.value)
+		}
+		if n.Update(content) {
+			r.of.log.Debug("referenced map has changed", "ids", len(content))
+		}
+		if n.Crowded() {
+			n.Release(r.of.daemon.markNumbers(n))
+		}
+	}
+	r.last = hash
+	r.of.mu.Lock()
+	defer r.of.mu.Unlock()
+	r.of.readOnce = true
+	if len(names) == len(r.of.names) {
+		r.of.changed = false
+	}
+	return nil
+}
+
+// paths returns the fields of a reference.
+func (r *referenceReader) paths(text string) ([]schema.Path, error) {
+	to, err := schema.ParseReference(text)
+	if err != nil {
+		return nil, err
+	}
+	var paths []schema.Path
+	for _, name := range to.Fields {
+		p, err := r.schema.Path("value." + name)
+		if err != nil {
+			return nil, fmt.Errorf("reference %s: %w", text, err)
+		}
+		paths = append(paths, p)
+	}
+	return paths, nil
+}
+
+// meaning returns the meaning of an entry: FIELD=VALUE, separated by commas. A long one is shortened, and ends with a hash.
+func (r *referenceReader) meaning(paths []schema.Path, value []byte) string {
+	var text []byte
+	for i := range paths {
+		if i > 0 {
+			text = append(text, ',')
+		}
+		text = append(append(text, paths[i].Last().Name...), '=')
+		text = r.printer.AppendField(text, &paths[i], value)
+	}
+	s := strings.ReplaceAll(string(text), " ", ";")
+	if len(s) > schema.MaxMeaning {
+		sum := xxh3.HashString128(s).Bytes()
+		s = s[:schema.MaxMeaning-33] + "#" + hex.EncodeToString(sum[:])
+	}
+	return s
+}
+
+// markNumbers returns a function that marks the numbers of all tables that belong to names. It fails while a table has entries that are not
+// adopted yet.
+func (d *Daemon) markNumbers(names *reference.Names) func(mark func(uint32)) bool {
+	return func(mark func(uint32)) bool {
+		for _, m := range d.replicas() {
+			t, _ := m.current()
+			if t == nil {
+				continue
+			}
+			if tr := translationOf(t); tr != nil && !markTable(t, tr, names, mark) {
+				return false
+			}
+		}
+		return true
+	}
+}
+
+func markTable(t *table.Table, tr *reference.Translation, names *reference.Names, mark func(uint32)) bool {
+	cursor := t.NewCursor(0)
+	defer cursor.Close()
+	unadopted := false
+	for more := true; more && !unadopted; {
+		t.View(func(tx *table.Tx) {
+			unadopted = tx.Unadopted()
+			var rec table.Record
+			for range listChunk {
+				if more = tx.Next(cursor, &rec); !more {
+					return
+				}
+				tr.Mark(names, rec.Key, rec.Value, mark)
+			}
+		})
+	}
+	return !unadopted
+}
+
+// translationOf returns the translation of a table, or nil if its entries have no ids of other maps.
+func translationOf(t *table.Table) *reference.Translation {
+	tr, _ := t.Meanings().(*reference.Translation)
+	return tr
+}
+
+// entryNames are the names of the numbers in the entries of a map: of interfaces, and the meanings of ids.
+type entryNames struct {
+	*links
+	*reference.Translation
+}
+
+// namesIn returns the names of the numbers in the entries of a table. t may be nil.
+func (d *Daemon) namesIn(t *table.Table) schema.Links {
+	if t != nil {
+		if tr := translationOf(t); tr != nil {
+			return entryNames{d.links, tr}
+		}
+	}
+	return d.links
+}
