@@ -106,6 +106,7 @@ func (k *checker) checkTypes(m *replica, raw *ebpf.Map, info *kmap.Info) bool {
 		k.fail("takeover-expiry", fmt.Errorf("%s: %w", m.name, err))
 	}
 	k.checkUses(m.name, info, s)
+	k.checkReferences(m.name, s, m.fields)
 	k.checkMetrics(m.name, s)
 	if !k.config.DrainSums(m.name) {
 		k.checkRoles(m.name, raw, s)

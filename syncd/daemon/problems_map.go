@@ -48,6 +48,7 @@ func (f *finder) mapProblems(m *MapStatus) {
 	add("in-place-unavailable", m.InPlaceProblem)
 	add("metrics-unusable", m.MetricsProblem)
 	f.fieldRoles(m)
+	f.references(m)
 	if s := m.DrainSums; s != nil && time.Since(s.MissingAt) < missingSumsTime {
 		add("drain-sums-missing", fmt.Sprintf("drained entries are missing in the sums: %d without room, %d unread, %d calls missed", s.Full, s.Unread, s.MissedCalls))
 	}
@@ -77,6 +78,11 @@ func (f *finder) failedWrites(m *MapStatus) {
 			ID: "failed-writes", Map: m.Name, Text: fmt.Sprintf("%d entries do not go into the kernel map, because the kernel has no memory for them (%d records for %d entries)",
 				m.Failed, m.Live, m.MaxEntries),
 			Remedy: "raise the memory limit of the load balancer's cgroup, which the kernel charges for the entries, or free memory of the host",
+		})
+	case m.LastFailure == "id":
+		f.add(problem.Problem{
+			ID: "failed-writes", Map: m.Name, Text: fmt.Sprintf("%d entries do not go into the kernel map, because a referenced map of this node lacks what their ids mean", m.Failed),
+			Remedy: "let the load balancers of all nodes have the same entries in the referenced map, for example the same backends",
 		})
 	default:
 		f.add(problem.Problem{ID: "failed-writes", Map: m.Name, Text: fmt.Sprintf("%d entries do not go into the kernel map (%d records for %d entries)",

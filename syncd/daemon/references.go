@@ -29,6 +29,9 @@ const (
 	referenceShare    = 50
 )
 
+// referenceWait is the time for which a map waits until its referenced maps were read.
+const referenceWait = time.Second
+
 // errReferenceAbsent is the state of a referenced map before it was read.
 var errReferenceAbsent = errors.New("it does not exist yet")
 
@@ -92,11 +95,20 @@ func (r references) translation(s *schema.Schema) (*reference.Translation, error
 			return nil, fmt.Errorf("%w: a field refers to map %s: add referenced-map: [%[2]s=REF]", kmap.ErrUnsupported, to.Map)
 		}
 		at := slices.IndexFunc(s.References(), func(p schema.ReferencePlace) bool { return p.Reference == text })
-		if names[text], err = m.namesOf(text, s.References()[at].Size); err != nil {
+		if names[text], err = m.awaitNames(text, s.References()[at].Size); err != nil {
 			return nil, fmt.Errorf("referenced map %s: %w", to.Map, err)
 		}
 	}
 	return reference.NewTranslation(s, names)
+}
+
+// awaitNames is namesOf, and waits until the map was read.
+func (m *referencedMap) awaitNames(text string, size int) (n *reference.Names, err error) {
+	for end := time.Now().Add(referenceWait); ; time.Sleep(referenceInterval / 10) {
+		if n, err = m.namesOf(text, size); err == nil || time.Now().After(end) {
+			return n, err
+		}
+	}
 }
 
 // namesOf returns the meanings of a reference to the map. The error is why the map has not been read.
@@ -187,15 +199,8 @@ type referenceReader struct {
 // open opens a kernel map for reading. It closes raw.
 func (m *referencedMap) open(raw *ebpf.Map) (*referenceReader, error) {
 	defer raw.Close()
-	info, err := kmap.Describe(raw)
+	s, err := referencedTypes(&m.daemon.config, m.name, raw, m.fields)
 	if err != nil {
-		return nil, err
-	}
-	s, err := typesOf(&m.daemon.config, m.name, m.daemon.schemaFile(m.name), info)
-	if err != nil {
-		return nil, err
-	}
-	if err := s.Apply(m.fields); err != nil {
 		return nil, err
 	}
 	opened, err := kmap.Open(raw, kmap.Options{NoProgram: true, ScanCPUs: m.daemon.scanCPUs})
@@ -203,6 +208,39 @@ func (m *referencedMap) open(raw *ebpf.Map) (*referenceReader, error) {
 		return nil, err
 	}
 	return &referenceReader{of: m, m: opened, schema: s, printer: export.NewPrinter(s, m.daemon.links), seed: maphash.MakeSeed()}, nil
+}
+
+// referencedTypes returns the types of a referenced map. An error wraps ErrUnsupported if its keys cannot be ids.
+func referencedTypes(c *config.Config, name string, raw *ebpf.Map, fields []schema.Setting) (*schema.Schema, error) {
+	info, err := kmap.Describe(raw)
+	if err != nil {
+		return nil, err
+	}
+	switch info.KeySize {
+	case 1, 2, 4, 8:
+	default:
+		return nil, fmt.Errorf("%w: its keys have %d bytes, which are not an id", kmap.ErrUnsupported, info.KeySize)
+	}
+	s, err := typesOf(c, name, schemaFile(c, name), info)
+	if err != nil {
+		return nil, err
+	}
+	return s, s.Apply(fields)
+}
+
+// meaningPaths returns the fields of a reference to a map, whose ids are in a field of size bytes.
+func meaningPaths(s *schema.Schema, to schema.Reference, size int) (paths []schema.Path, err error) {
+	if s.Key.Size != size {
+		return nil, fmt.Errorf("%w: its keys have %d bytes, and the field that refers to it has %d", kmap.ErrUnsupported, s.Key.Size, size)
+	}
+	for _, name := range to.Fields {
+		p, err := s.Path("value." + name)
+		if err != nil {
+			return nil, err
+		}
+		paths = append(paths, p)
+	}
+	return paths, nil
 }
 
 // run reads the map until ctx ends.
@@ -230,11 +268,7 @@ func (r *referenceReader) read(ctx context.Context) error {
 	}
 	var entries []entry
 	var hash uint64 // does not depend on the order
-	size := r.m.Info().KeySize
 	err := r.m.ForEach(ctx, func(key, value []byte) error {
-		if size > 8 {
-			return fmt.Errorf("its keys have %d bytes, which are not an id", size)
-		}
 		var h maphash.Hash
 		h.SetSeed(r.seed)
 		_, _ = h.Write(key) // a hash never fails
@@ -257,10 +291,11 @@ func (r *referenceReader) read(ctx context.Context) error {
 		return nil
 	}
 	for text, n := range names {
-		if n.Size() != size {
-			return fmt.Errorf("its keys have %d bytes, and a field that refers to it has %d", size, n.Size())
+		to, err := schema.ParseReference(text)
+		if err != nil {
+			return err
 		}
-		paths, err := r.paths(text)
+		paths, err := meaningPaths(r.schema, to, n.Size())
 		if err != nil {
 			return err
 		}
@@ -283,23 +318,6 @@ func (r *referenceReader) read(ctx context.Context) error {
 		r.of.changed = false
 	}
 	return nil
-}
-
-// paths returns the fields of a reference.
-func (r *referenceReader) paths(text string) ([]schema.Path, error) {
-	to, err := schema.ParseReference(text)
-	if err != nil {
-		return nil, err
-	}
-	var paths []schema.Path
-	for _, name := range to.Fields {
-		p, err := r.schema.Path("value." + name)
-		if err != nil {
-			return nil, fmt.Errorf("reference %s: %w", text, err)
-		}
-		paths = append(paths, p)
-	}
-	return paths, nil
 }
 
 // meaning returns the meaning of an entry: FIELD=VALUE, separated by commas. A long one is shortened, and ends with a hash.

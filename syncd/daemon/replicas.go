@@ -50,9 +50,9 @@ func (d *Daemon) newReplicas(c *config.Config, fields []schema.Setting) ([]*repl
 	return list, nil
 }
 
-// schemaFile returns the file from which the types of a referenced map are read, or an empty text.
-func (d *Daemon) schemaFile(name string) string {
-	for _, setting := range d.config.Schemas {
+// schemaFile returns the file from which the types of a map are read, or an empty text.
+func schemaFile(c *config.Config, name string) string {
+	for _, setting := range c.Schemas {
 		if of, file, err := config.ParseSchema(setting); err == nil && of == name {
 			return file
 		}

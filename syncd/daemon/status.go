@@ -132,7 +132,7 @@ type MapStatus struct {
 	Unversioned int    `json:"unversioned"`
 	Pending     int    `json:"pending_writes"`
 	Failed      int    `json:"failed_writes"`
-	LastFailure string `json:"last_write_failure,omitempty"` // cause of the latest failed write: full, memory, busy or other
+	LastFailure string `json:"last_write_failure,omitempty"` // cause of the latest failed write: full, memory, busy, id or other
 	Position    uint64 `json:"position"`
 	Applied     uint64 `json:"applied"`
 	Memory      uint64 `json:"memory_bytes"`
@@ -144,6 +144,9 @@ type MapStatus struct {
 
 	// FieldRoles are roles that fields seem to need, according to this node's entries.
 	FieldRoles []FieldRole `json:"field_roles,omitempty"`
+
+	// References are the maps that say what the ids in entries mean.
+	References []ReferenceStatus `json:"references,omitempty"`
 
 	// SumFields are the fields of the value with the role sum.
 	SumFields []string `json:"sum_fields,omitempty"`
@@ -344,6 +347,7 @@ func (m *replica) status() MapStatus {
 		s.fill(m.table.Stats())
 		s.Clear = clearStatus(latestClear(m.table))
 		s.SumFields = m.schema.SumFields()
+		s.References = m.daemon.references.status(m.schema)
 	}
 	return s
 }

@@ -80,6 +80,7 @@ var Kinds = []Kind{
 	{ID: "in-place-unavailable", Severity: Warning, Meaning: "changes in place reach peers only by scans", Remedy: "syncd check"},
 	{ID: "metrics-unusable", Severity: Warning, Meaning: "counters of entries in the setting metrics do not count", Remedy: "correct metrics in the settings, then restart syncd"},
 	{ID: "field-role", Severity: Warning, Meaning: "a field arrives at peers unchanged, where it has another meaning", Remedy: "syncd schema suggest MAP", LogAfter: short},
+	{ID: "reference-unreadable", Severity: Critical, Meaning: "ids keep the meanings that they had: a failover may lose new entries", Remedy: "start the load balancer, or correct referenced-map: syncd maps lists the maps of this host", LogAfter: short},
 	{ID: "drain-sums-missing", Severity: Warning, Meaning: "sums of drained entries are too low", Remedy: "without room: raise drain-sums-max-entries; calls missed: attach: fexit"},
 	{ID: "unsent-entries", Severity: Warning, Meaning: "a failover loses these entries", Remedy: "syncd diff MAP"},
 	{ID: "scan-failing", Severity: Warning, Meaning: "changes that no hook reports do not reach peers", Remedy: "follow the hint: journalctl -u syncd --grep 'scan failed'"},
