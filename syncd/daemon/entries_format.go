@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"bytes"
 	"encoding/hex"
 	"encoding/json"
 	"strconv"
@@ -13,6 +14,7 @@ import (
 
 // appendJSON appends an entry as the JSON of an Entry and a line feed, with the bytes of [encoding/json].
 func (l *lister) appendJSON(dst []byte, e *listEntry, t *schema.Times) []byte {
+	e = l.inForm(e)
 	dst = l.appendKey(append(dst, `{"key":`...), e.key)
 	if e.value != nil {
 		dst = l.appendValue(append(dst, `,"value":`...), e.key, e.value, t)
@@ -38,8 +40,21 @@ func (l *lister) appendJSON(dst []byte, e *listEntry, t *schema.Times) []byte {
 	return append(dst, "}\n"...)
 }
 
+// inForm returns an entry with the bytes that the form shows: in FormRaw those of the kernel map, as far as its meanings have ids there.
+func (l *lister) inForm(e *listEntry) *listEntry {
+	tr := translationOf(l.t)
+	if l.form != FormRaw || tr == nil {
+		return e
+	}
+	raw := *e
+	raw.key, raw.value = bytes.Clone(e.key), bytes.Clone(e.value)
+	tr.ToKernel(raw.key, raw.value)
+	return &raw
+}
+
 // appendText appends an entry as a line for people.
 func (l *lister) appendText(dst []byte, e *listEntry, t *schema.Times) []byte {
+	e = l.inForm(e)
 	dst = append(l.appendPlain(dst, e.key, l.printer.AppendKey), ' ')
 	switch {
 	case e.expired:

@@ -201,6 +201,18 @@ func TestReferencesBetweenNodes(t *testing.T) {
 		t.Errorf("dump: got an entry %t and error %v, want one", found, err)
 	}
 
+	// Its raw form has the ids of this node.
+	err = b.client.Entries(t.Context(), "ct", daemon.EntryQuery{Form: daemon.FormRaw, Where: []string{"addr=3"}}, func(e *daemon.Entry) error {
+		_, value, err := e.Bytes()
+		if got := binary.LittleEndian.Uint32(value[4:]); err == nil && uint64(got) != b.backendIDs[3] {
+			t.Errorf("raw value: got the id %d, want %d", got, b.backendIDs[3])
+		}
+		return err
+	})
+	if err != nil {
+		t.Error(err)
+	}
+
 	// b takes over and changes the sessions: the backends are those of a.
 	a.stop()
 	b.write(20)
