@@ -46,6 +46,7 @@ var remediesNotRun = map[string]string{
 	"scan-failing":         "the command reads the journal of the unit, and a test cannot make the kernel refuse a read",
 	"stream-missing":       "netcat, and filters of packets that break a stream, are not installed on all machines. syncd/daemon has the fault",
 	"field-role":           "the fields of the quick start have their roles. syncd/daemon has the fault",
+	"reference-unreadable": "the maps of the quick start have no references. syncd/daemon has the fault",
 	"in-place-unavailable": "it depends on the hooks of the kernel",
 	"unsent-entries":       "the entries of the quick start have no padding. syncd/daemon has the fault",
 	"peer-unsent-entries":  "as unsent-entries",
