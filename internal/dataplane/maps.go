@@ -1,6 +1,8 @@
 package dataplane
 
 import (
+	"strings"
+
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/btf"
 )
@@ -21,7 +23,7 @@ type Map struct {
 // Maps returns the maps of all profiles.
 func Maps() []Map {
 	var list []Map
-	for _, maps := range [][]Map{loxilb(), calico(), xdpFilter(), einat()} {
+	for _, maps := range [][]Map{loxilb(), calico(), xdpFilter(), einat(), cilium(), ciliumEgress(), katran()} {
 		list = append(list, maps...)
 	}
 	return list
@@ -133,4 +135,113 @@ func einat() []Map {
 		Key:   structOf("map_binding_key", f("ifindex", u32), f("flags", u8), f("l4proto", u8), f("from_port", be16), f("from_addr", address)),
 		Value: structOf("map_binding_value", f("to_addr", address), f("to_port", be16), f("flags", u8), f("is_static", u8), f("outbound_ref", u32), f("ref", u32), f("seq", u32)),
 	}}
+}
+
+// packed returns a struct without padding.
+func packed(name string, members ...member) *btf.Struct {
+	s := &btf.Struct{Name: name}
+	end := uint32(0) // in bits
+	for _, m := range members {
+		size, _ := sizeAndAlign(m.typ)
+		s.Members = append(s.Members, btf.Member{Name: m.name, Type: m.typ, Offset: btf.Bits(end), BitfieldSize: btf.Bits(m.bits)})
+		if m.bits > 0 {
+			end += m.bits
+		} else {
+			end += 8 * size
+		}
+	}
+	s.Size = end / 8
+	return s
+}
+
+// cilium returns the maps of Cilium from 1.19 on (bpf/lib/conntrack_types.h, nat_types.h, lb.h, common.h).
+func cilium() (list []Map) {
+	v6addr := unionOf("v6addr", f("", structOf("", f("p1", u32), f("p2", u32), f("p3", u32), f("p4", u32))),
+		f("", structOf("", f("d1", u64), f("d2", u64))), f("addr", array(u8, 16)))
+	flag := func(name string, bits uint32) member { return member{name, u16, bits} }
+	value := structOf("ct_entry",
+		f("", unionOf("", f("nat_addr", v6addr), f("", structOf("", f("reserved0", u64), f("backend_id", u64))))),
+		f("packets", u64), f("bytes", u64), f("lifetime", u32),
+		flag("rx_closing", 1), flag("tx_closing", 1), flag("reserved1", 1), flag("lb_loopback", 1), flag("seen_non_syn", 1), flag("node_port", 1),
+		flag("proxy_redirect", 1), flag("dsr_internal", 1), flag("from_l7lb", 1), flag("reserved2", 1), flag("from_tunnel", 1), flag("reserved3", 5),
+		f("rev_nat_index", u16), f("nat_port", be16), f("tx_flags_seen", u8), f("rx_flags_seen", u8), f("src_sec_id", u32),
+		f("last_tx_report", u32), f("last_rx_report", u32))
+	for _, v := range []struct {
+		version         string
+		addr, client    btf.Type
+		key, nat, aff   int
+		flags, affinity int // offsets of the flags of a tuple, and of the bits of an affinity
+	}{
+		{"4", be32, unionOf("lb4_affinity_client_id", f("client_ip", u32), f("client_cookie", &btf.Typedef{Name: "__net_cookie", Type: u64})), 14, 40, 16, 13, 10},
+		{"6", v6addr, unionOf("lb6_affinity_client_id", f("client_ip", v6addr), f("client_cookie", &btf.Typedef{Name: "__net_cookie", Type: u64})), 38, 56, 24, 37, 18},
+	} {
+		tuple := packed("ipv"+v.version+"_ct_tuple", f("daddr", v.addr), f("saddr", v.addr), f("dport", be16), f("sport", be16), f("nexthdr", u8), f("flags", u8))
+		to := func(suffix string) *btf.Struct {
+			return structOf("", f("to_"+suffix+"addr", v.addr), f("to_"+suffix+"port", be16))
+		}
+		nat := structOf("ipv"+v.version+"_nat_entry", f("common", structOf("nat_entry", f("created", u64), f("needs_ct", u64), f("pad1", u64), f("pad2", u64))),
+			f("", unionOf("", f("nat_info", packed("lb"+v.version+"_reverse_nat", f("address", v.addr), f("port", be16))), f("", to("s")), f("", to("d")))))
+		bits := func(name string, n uint32) member { return member{name, u8, n} }
+		affinityKey := packed("lb"+v.version+"_affinity_key", f("client_id", v.client), f("rev_nat_id", u16), bits("netns_cookie", 1), bits("reserved", 7),
+			f("pad1", u8), f("pad2", u32))
+		affinity := packed("lb_affinity_val", f("last_used", u64), f("backend_id", u32), f("pad", u32))
+		ct := func(key, _ []byte, i int) { key[v.flags] = []byte{0, 1, 4, 2, 3}[i%5] }
+		for _, name := range []string{"cilium_ct" + v.version + "_global", "cilium_ct_any" + v.version + "_global"} {
+			list = append(list, Map{Profile: "cilium-l4lb", Name: name, Type: ebpf.LRUHash, Key: tuple, Value: value, KeySize: v.key, ValueSize: 56, Set: ct})
+		}
+		list = append(list, Map{
+			Profile: "cilium-l4lb", Name: "cilium_snat_v" + v.version + "_external", Type: ebpf.LRUHash, Key: tuple, Value: nat, KeySize: v.key, ValueSize: v.nat,
+			Set: func(key, value []byte, i int) {
+				key[v.flags] = byte(i % 2)
+				clear(value[len(value)-2:]) // padding
+			},
+		}, Map{
+			Profile: "cilium-l4lb", Name: "cilium_lb" + v.version + "_affinity", Type: ebpf.LRUHash, Key: affinityKey, Value: affinity, KeySize: v.aff, ValueSize: 16,
+			Set: func(key, _ []byte, _ int) {
+				key[v.affinity] = 0
+				clear(key[v.affinity+1:])
+			},
+		})
+	}
+	return list
+}
+
+// ciliumEgress returns the maps of Cilium as an egress gateway.
+func ciliumEgress() (list []Map) {
+	for _, m := range cilium() {
+		if m.Profile = "cilium-egress"; !strings.HasSuffix(m.Name, "affinity") {
+			list = append(list, m)
+		}
+	}
+	return list
+}
+
+// katran returns the connection table of one CPU of Katran (katran/lib/bpf/balancer_structs.h), which has no types.
+func katran() []Map {
+	return []Map{{
+		Profile: "katran", Name: "lru.0", Type: ebpf.LRUHash, KeySize: 40, ValueSize: 16,
+		Set: func(key, value []byte, i int) {
+			clear(key[37:])
+			clear(value[4:8])
+			if i%2 == 0 { // IPv4
+				clear(key[4:16])
+				clear(key[20:32])
+			}
+		},
+	}}
+}
+
+// Referenced returns the maps that say what ids in the maps of the profiles mean.
+func Referenced() []Map {
+	v6addr := unionOf("v6addr", f("", structOf("", f("p1", u32), f("p2", u32), f("p3", u32), f("p4", u32))),
+		f("", structOf("", f("d1", u64), f("d2", u64))), f("addr", array(u8, 16)))
+	rest := []member{f("port", be16), f("proto", u8), f("flags", u8), f("cluster_id", u16), f("zone", u8), f("pad", u8)}
+	return []Map{
+		{Profile: "cilium-l4lb", Name: "cilium_lb4_backends_v3", Type: ebpf.Hash, Key: u32, Value: structOf("lb4_backend", append([]member{f("address", be32)}, rest...)...), KeySize: 4, ValueSize: 12},
+		{Profile: "cilium-l4lb", Name: "cilium_lb6_backends_v3", Type: ebpf.Hash, Key: u32, Value: packed("lb6_backend", append([]member{f("address", v6addr)}, rest...)...), KeySize: 4, ValueSize: 24},
+		{Profile: "cilium-l4lb", Name: "cilium_lb4_reverse_nat", Type: ebpf.Hash, Key: u16, Value: packed("lb4_reverse_nat", f("address", be32), f("port", be16)), KeySize: 2, ValueSize: 6},
+		{Profile: "katran", Name: "reals", Type: ebpf.Array, Key: u32, KeySize: 4, ValueSize: 20, Value: structOf("real_definition",
+			f("", unionOf("", f("dst", be32), f("dstv6", array(be32, 4)))), f("flags", u8))},
+		{Profile: "cilium-l4lb", Name: "cilium_lb6_reverse_nat", Type: ebpf.Hash, Key: u16, Value: packed("lb6_reverse_nat", f("address", v6addr), f("port", be16)), KeySize: 2, ValueSize: 18},
+	}
 }

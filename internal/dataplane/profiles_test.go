@@ -1,7 +1,9 @@
 package dataplane
 
 import (
+	"bytes"
 	"encoding/binary"
+	"fmt"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -10,6 +12,7 @@ import (
 
 	"mapsync/syncd/config"
 	"mapsync/syncd/daemon"
+	"mapsync/syncd/reference"
 	"mapsync/syncd/schema"
 	"mapsync/syncd/schema/suggest"
 
@@ -22,6 +25,52 @@ type node struct {
 	// first is the index of eth0, the others follow.
 	first uint32
 	host  suggest.Host
+	// names are the meanings of the ids of each reference, and firstID the first of manyIDs ids.
+	names   map[string]*reference.Names
+	firstID uint64
+}
+
+const manyIDs = 100
+
+// meaning returns the meaning of an id of the node, or an empty text for 0.
+func (n *node) meaning(id uint64) string {
+	if id == 0 {
+		return ""
+	}
+	return fmt.Sprint("meaning=", id-n.firstID)
+}
+
+// Reference returns the meanings of a reference.
+func (n *node) Reference(text string) schema.Links {
+	if n.names[text] == nil {
+		return nil
+	}
+	return n.names[text]
+}
+
+// translation returns the translation for entries of a schema.
+func (n *node) translation(t *testing.T, s *schema.Schema) *reference.Translation {
+	t.Helper()
+	for _, text := range s.ReferencesOf() {
+		if n.names[text] != nil {
+			continue
+		}
+		size := 4
+		if strings.Contains(text, "reverse_nat") {
+			size = 2
+		}
+		content := make(map[uint64]string)
+		for i := range uint64(manyIDs) {
+			content[n.firstID+i] = n.meaning(n.firstID + i)
+		}
+		n.names[text] = reference.NewNames(size)
+		n.names[text].Update(content)
+	}
+	tr, err := reference.NewTranslation(s, n.names)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return tr
 }
 
 var interfaces = []string{"eth0", "eth1", "eth2"}
@@ -48,6 +97,7 @@ func newNode(up time.Duration, first uint32) *node {
 	jiffies := uint64(1)<<32 - uint64(5*time.Minute/tick) + uint64(up/tick)
 	n := &node{
 		times: schema.Times{Ktime: now - int64(up), Boottime: now - int64(up) - 7e9, Jiffies: jiffies, JiffiesAt: now, Tick: int64(tick)}, first: first,
+		names: make(map[string]*reference.Names), firstID: 1000 * uint64(first),
 		host: suggest.Host{Ktime: int64(up), Boottime: int64(up) + 7e9, Jiffies: jiffies, Tick: tick, Interfaces: map[uint64]bool{1: true}},
 	}
 	for i := range interfaces {
@@ -142,6 +192,10 @@ func (n *node) fill(random *rand.Rand, m *schema.Message, b []byte, key bool) {
 				}
 			case schema.KindIfname:
 				v = uint64(n.first) + uint64(random.IntN(len(interfaces)))
+			case schema.KindReference:
+				if v = n.firstID + random.Uint64N(manyIDs); random.IntN(4) == 0 {
+					v = 0
+				}
 			default:
 				continue
 			}
@@ -154,6 +208,36 @@ func (n *node) fill(random *rand.Rand, m *schema.Message, b []byte, key bool) {
 		if !u {
 			b[i] = 0
 		}
+	}
+}
+
+// TestReferencesOfProfiles: the referenced maps of the profiles have the fields that references name.
+func TestReferencesOfProfiles(t *testing.T) {
+	referenced := make(map[string]*schema.Schema)
+	for _, m := range Referenced() {
+		referenced[m.Name] = schemaOf(t, &m, profileFields(t, m.Profile))
+	}
+	checked := 0
+	for _, m := range Maps() {
+		for _, p := range schemaOf(t, &m, profileFields(t, m.Profile)).References() {
+			r, err := schema.ParseReference(p.Reference)
+			if err != nil || referenced[r.Map] == nil {
+				t.Errorf("map %s: got the reference %s, error %v, want one to a map of this package", m.Name, p.Reference, err)
+				continue
+			}
+			for _, field := range r.Fields {
+				if _, err := referenced[r.Map].Path("value." + field); err != nil {
+					t.Errorf("map %s, reference %s: got error %v, want the field %s", m.Name, p.Reference, err, field)
+				}
+				checked++
+			}
+			if size := referenced[r.Map].Key.Size; size > p.Size {
+				t.Errorf("map %s, reference %s: got ids of %d bytes in a field of %d", m.Name, p.Reference, size, p.Size)
+			}
+		}
+	}
+	if checked < 20 {
+		t.Errorf("fields of references: got %d, want at least 20", checked)
 	}
 }
 
@@ -189,6 +273,7 @@ type crossing struct {
 
 func (c *crossing) compile() {
 	for i, ends := range [2][2]*node{{c.from, c.to}, {c.to, c.from}} {
+		from, to := ends[0].translation(c.t, c.s), ends[1].translation(c.t, c.s)
 		enc, err := schema.NewEncoder(c.s, ends[0])
 		if err != nil {
 			c.t.Fatal(err)
@@ -198,6 +283,8 @@ func (c *crossing) compile() {
 			c.t.Fatal(err)
 		}
 		c.enc[i] = func(dst, key, value []byte) {
+			key, value = bytes.Clone(key), bytes.Clone(value)
+			from.FromKernel(key, value)
 			wireKey, err := enc.AppendKey(nil, key)
 			if err != nil {
 				c.t.Fatal(err)
@@ -211,6 +298,9 @@ func (c *crossing) compile() {
 			}
 			if err := dec.Value(dst[len(key):], dst[:len(key)], wire, &ends[1].times); err != nil {
 				c.t.Fatal(err)
+			}
+			if ok, _ := to.ToKernel(dst[:len(key)], dst[len(key):]); !ok {
+				c.t.Fatalf("ids of entry %x %x: got a meaning without an id, want all", key, value)
 			}
 		}
 	}
@@ -251,6 +341,10 @@ func (c *crossing) compare(prefix string, m *schema.Message, a, b []byte) {
 			}
 			same := string(x) == string(y)
 			switch {
+			case !f.Sent() && f.Default != nil:
+				same = string(y) == string(f.Default)
+			case !f.Sent() && f.BitSize > 0:
+				same = f.NumberAt(b, e) == 0
 			case !f.Sent():
 				same = !slices.ContainsFunc(y, func(b byte) bool { return b != 0 })
 			case f.BitSize > 0:
@@ -259,6 +353,9 @@ func (c *crossing) compare(prefix string, m *schema.Message, a, b []byte) {
 				there, _ := schema.UnixOf(f, f.NumberAt(b, e), &c.to.times)
 				here, _ := schema.UnixOf(f, f.NumberAt(a, e), &c.from.times)
 				same = here == there && string(x) != string(y)
+			case f.Kind == schema.KindReference:
+				here, there := f.NumberAt(a, e), f.NumberAt(b, e)
+				same = c.from.meaning(here) == c.to.meaning(there) && (here == 0 || here != there)
 			case f.Kind == schema.KindIfname:
 				here, _ := c.from.Name(uint32(f.NumberAt(a, e)))
 				there, _ := c.to.Name(uint32(f.NumberAt(b, e)))
@@ -304,7 +401,7 @@ func TestEachRoleIsSuggested(t *testing.T) {
 			}
 		}
 	}
-	if removed < 10 {
-		t.Errorf("roles that were removed: got %d, want at least 10", removed)
+	if removed < 40 {
+		t.Errorf("roles that were removed: got %d, want at least 40", removed)
 	}
 }

@@ -107,7 +107,7 @@ func TestProfilesRefused(t *testing.T) {
 		return path
 	}
 	for name, want := range map[string]string{
-		"loxlib":                    "it is unknown: choose one of calico, einat, loxilb, xdp-filter, or the path of a file",
+		"loxlib":                    "it is unknown: choose one of calico, cilium-egress, cilium-l4lb, einat, katran, loxilb, xdp-filter, or the path of a file",
 		filepath.Join(dir, "none"):  "no such file",
 		dir + "/":                   "regular file",
 		write("empty", ""):          "no profile or no map",

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"hash/maphash"
 	"log/slog"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -47,14 +48,10 @@ type referencedMap struct {
 	fields []schema.Setting
 
 	mu sync.Mutex
-	// names are the meanings of each reference to this map. Elements are added only.
+	// names are the meanings of each reference to this map, nil until a read has filled them. Elements are added only.
 	names map[string]*reference.Names
-	// changed is true if names has an element that the last read did not fill.
-	changed bool
 	// err is why the map cannot be read at present.
 	err error
-	// readOnce is true once the map was read.
-	readOnce bool
 }
 
 // newReferences returns the referenced maps of the settings. They are not read before run.
@@ -94,8 +91,7 @@ func (r references) translation(s *schema.Schema) (*reference.Translation, error
 		if m == nil {
 			return nil, fmt.Errorf("%w: a field refers to map %s: add referenced-map: [%[2]s=REF]", kmap.ErrUnsupported, to.Map)
 		}
-		at := slices.IndexFunc(s.References(), func(p schema.ReferencePlace) bool { return p.Reference == text })
-		if names[text], err = m.awaitNames(text, s.References()[at].Size); err != nil {
+		if names[text], err = m.awaitNames(text); err != nil {
 			return nil, fmt.Errorf("referenced map %s: %w", to.Map, err)
 		}
 	}
@@ -103,28 +99,29 @@ func (r references) translation(s *schema.Schema) (*reference.Translation, error
 }
 
 // awaitNames is namesOf, and waits until the map was read.
-func (m *referencedMap) awaitNames(text string, size int) (n *reference.Names, err error) {
+func (m *referencedMap) awaitNames(text string) (n *reference.Names, err error) {
 	for end := time.Now().Add(referenceWait); ; time.Sleep(referenceInterval / 10) {
-		if n, err = m.namesOf(text, size); err == nil || time.Now().After(end) {
+		if n, err = m.namesOf(text); err == nil || time.Now().After(end) {
 			return n, err
 		}
 	}
 }
 
 // namesOf returns the meanings of a reference to the map. The error is why the map has not been read.
-func (m *referencedMap) namesOf(text string, size int) (*reference.Names, error) {
+func (m *referencedMap) namesOf(text string) (*reference.Names, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.names[text] == nil {
-		m.names[text], m.changed = reference.NewNames(size), true
+	n, known := m.names[text]
+	if !known {
+		m.names[text] = nil
 	}
-	if !m.readOnce || m.changed {
-		if m.err != nil {
-			return nil, m.err
-		}
-		return nil, errors.New("it is being read")
+	switch {
+	case n != nil:
+		return n, nil
+	case m.err != nil:
+		return nil, m.err
 	}
-	return m.names[text], nil
+	return nil, errors.New("it is being read")
 }
 
 // problem returns why the map cannot be read at present, or an empty text.
@@ -193,7 +190,9 @@ type referenceReader struct {
 	schema  *schema.Schema
 	printer *export.Printer
 	seed    maphash.Seed
-	last    uint64 // hash of the content at the last read
+	// last is the hash of the content at the last read, if readOnce is true.
+	last     uint64
+	readOnce bool
 }
 
 // open opens a kernel map for reading. It closes raw.
@@ -228,11 +227,8 @@ func referencedTypes(c *config.Config, name string, raw *ebpf.Map, fields []sche
 	return s, s.Apply(fields)
 }
 
-// meaningPaths returns the fields of a reference to a map, whose ids are in a field of size bytes.
-func meaningPaths(s *schema.Schema, to schema.Reference, size int) (paths []schema.Path, err error) {
-	if s.Key.Size != size {
-		return nil, fmt.Errorf("%w: its keys have %d bytes, and the field that refers to it has %d", kmap.ErrUnsupported, s.Key.Size, size)
-	}
+// meaningPaths returns the fields of a reference to a map.
+func meaningPaths(s *schema.Schema, to schema.Reference) (paths []schema.Path, err error) {
 	for _, name := range to.Fields {
 		p, err := s.Path("value." + name)
 		if err != nil {
@@ -280,22 +276,18 @@ func (r *referenceReader) read(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	r.of.mu.Lock()
-	same := r.of.readOnce && !r.of.changed && hash == r.last
-	names := make(map[string]*reference.Names, len(r.of.names))
-	for text, n := range r.of.names {
-		names[text] = n
-	}
-	r.of.mu.Unlock()
-	if same {
-		return nil
-	}
-	for text, n := range names {
+	for text, n := range r.of.wanted() {
+		if n != nil && hash == r.last && r.readOnce {
+			continue
+		}
+		if n == nil {
+			n = reference.NewNames(r.schema.Key.Size)
+		}
 		to, err := schema.ParseReference(text)
 		if err != nil {
 			return err
 		}
-		paths, err := meaningPaths(r.schema, to, n.Size())
+		paths, err := meaningPaths(r.schema, to)
 		if err != nil {
 			return err
 		}
@@ -309,15 +301,24 @@ func (r *referenceReader) read(ctx context.Context) error {
 		if n.Crowded() {
 			n.Release(r.of.daemon.markNumbers(n))
 		}
+		r.of.fill(text, n)
 	}
-	r.last = hash
-	r.of.mu.Lock()
-	defer r.of.mu.Unlock()
-	r.of.readOnce = true
-	if len(names) == len(r.of.names) {
-		r.of.changed = false
-	}
+	r.last, r.readOnce = hash, true
 	return nil
+}
+
+// wanted returns the meanings of each reference, nil for those that are not filled.
+func (m *referencedMap) wanted() map[string]*reference.Names {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return maps.Clone(m.names)
+}
+
+// fill stores the meanings of a reference.
+func (m *referencedMap) fill(text string, n *reference.Names) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.names[text] = n
 }
 
 // meaning returns the meaning of an entry: FIELD=VALUE, separated by commas. A long one is shortened, and ends with a hash.

@@ -75,7 +75,10 @@ func (k *checker) checkReference(to schema.Reference, size int, fields []schema.
 		defer raw.Close()
 		types, err := referencedTypes(k.config, to.Map, raw, fields)
 		if err == nil {
-			_, err = meaningPaths(types, to, size)
+			_, err = meaningPaths(types, to)
+		}
+		if err == nil && types.Key.Size > size {
+			err = fmt.Errorf("its keys have %d bytes, and the field has %d", types.Key.Size, size)
 		}
 		return err
 	}

@@ -24,7 +24,7 @@ const unknownPrefix = "id "
 
 // Names are the meanings of the ids of one reference. A Names is safe for concurrent use. It implements schema.Links.
 type Names struct {
-	// size is the size of an id in bytes. Numbers fit into it.
+	// size is the size of an id in the referenced map in bytes. Ids and numbers fit into it.
 	size int
 	// most is the highest number.
 	most uint32

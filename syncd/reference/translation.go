@@ -39,7 +39,7 @@ func (p *place) bytes(key, value []byte) []byte {
 }
 
 // NewTranslation returns the translation for entries of s. names has the meanings of each reference of s. The error names a
-// reference of which the ids do not have the size of the field.
+// reference whose ids do not fit into the field.
 func NewTranslation(s *schema.Schema, names map[string]*Names) (*Translation, error) {
 	t := &Translation{names: names, variantOf: s.VariantOf()}
 	index := make(map[string]int)
@@ -50,7 +50,7 @@ func NewTranslation(s *schema.Schema, names map[string]*Names) (*Translation, er
 			if n == nil {
 				return nil, fmt.Errorf("reference %s: its map is not watched", p.Reference)
 			}
-			if n.size != p.Size {
+			if n.size > p.Size {
 				return nil, fmt.Errorf("reference %s: the field has %d bytes, and the keys of that map have %d", p.Reference, p.Size, n.size)
 			}
 			at, ok := index[p.Reference]

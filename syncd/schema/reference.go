@@ -1,6 +1,7 @@
 package schema
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -36,6 +37,30 @@ func ParseReference(text string) (Reference, error) {
 		r.Fields[i] = strings.TrimPrefix(strings.TrimSpace(f), "value.")
 	}
 	return r, nil
+}
+
+// parseReference adds a reference to the setting, and what follows it.
+func (set *Setting) parseReference(text string) error {
+	end := strings.IndexByte(text, ']') + 1
+	r, err := ParseReference(text[:max(end, 0)])
+	if end == 0 || err != nil {
+		_, err = ParseReference(text)
+		return err
+	}
+	if set.Reference = r.String(); text[end:] == "" {
+		return nil
+	}
+	rest, found := strings.CutPrefix(text[end:], ",")
+	if !found {
+		return fmt.Errorf("unknown role %.80q", text[end:])
+	}
+	if err := set.parse(rest); err != nil {
+		return err
+	}
+	if set.Roles != 0 || set.Default != "" || set.VolatileBits != 0 || set.Family != "" {
+		return errors.New("a reference has no other role: only name=NAME and number=N may follow it")
+	}
+	return nil
 }
 
 // String returns the reference as MAP[FIELD,...].

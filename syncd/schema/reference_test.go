@@ -13,16 +13,25 @@ func TestParseReference(t *testing.T) {
 	for text, want := range map[string]string{
 		"ct:id=ref:backends[address,port]":               "backends[address,port]",
 		"ct:id=ref:backends[ value.address , tunnel.ip]": "backends[address,tunnel.ip]",
+		"flows:@0:4=ref:reals[dst],name=pos,number=7":    "reals[dst]",
 	} {
 		set, err := ParseSetting(text)
 		if err != nil || set.Reference != want {
 			t.Errorf("%s: got %q and error %v, want %q", text, set.Reference, err, want)
 		}
 	}
-	for _, text := range []string{"ct:id=ref:", "ct:id=ref:backends", "ct:id=ref:backends[]", "ct:id=ref:backends[a", "ct:id=ref:[a]", "ct:id=ref:backends[a,,b]", "ct:id=ref:backends[a],be"} {
+	for _, text := range []string{"ct:id=ref:", "ct:id=ref:backends", "ct:id=ref:backends[]", "ct:id=ref:backends[a", "ct:id=ref:[a]", "ct:id=ref:backends[a,,b]"} {
 		if _, err := ParseSetting(text); err == nil || !strings.Contains(err.Error(), "ref:MAP[FIELD,...]") {
 			t.Errorf("%s: got error %v, want one with the form of a reference", text, err)
 		}
+	}
+	for _, text := range []string{"ct:id=ref:backends[a],be", "ct:id=ref:backends[a],default=1", "ct:id=ref:backends[a]x", "ct:id=ref:backends[a],ref:b[c]"} {
+		if _, err := ParseSetting(text); err == nil {
+			t.Errorf("%s: got no error, want one", text)
+		}
+	}
+	if set, _ := ParseSetting("flows:@0:4=ref:reals[dst],name=pos,number=7"); set.Name != "pos" || set.Number != 7 {
+		t.Errorf("name and number: got %q and %d, want pos and 7", set.Name, set.Number)
 	}
 }
 

@@ -58,8 +58,8 @@ type Setting struct {
 
 // ParseSetting parses MAP:PATH=ROLE[,ROLE...]. Roles are ktime, boottime, jiffies,
 // jiffies/256, seconds, ifindex, volatile, local, sum, be, ipv4, ipv6, mac, port and ip=FIELD. volatile=BITS concerns some bits of a number. The
-// list may also contain number=N, default=VALUE and name=NAME. The value none stands alone, and so do
-// as:MEMBER [when CONDITION] for a union, and ref:MAP[FIELD,...] for an id of another map. [Schema.Apply] checks whether
+// list may also contain number=N, default=VALUE and name=NAME. The value none stands alone, and so does
+// as:MEMBER [when CONDITION] for a union. ref:MAP[FIELD,...] is an id of another map, and may be followed by number=N and name=NAME. [Schema.Apply] checks whether
 // the roles fit the field.
 func ParseSetting(s string) (Setting, error) {
 	place, roles, ok := strings.Cut(s, "=")
@@ -76,11 +76,9 @@ func ParseSetting(s string) (Setting, error) {
 		return set, nil
 	}
 	if strings.HasPrefix(roles, referencePrefix) {
-		r, err := ParseReference(strings.TrimPrefix(roles, referencePrefix))
-		if err != nil {
+		if err := set.parseReference(strings.TrimPrefix(roles, referencePrefix)); err != nil {
 			return Setting{}, fmt.Errorf("read field setting %q: %w", s, err)
 		}
-		set.Reference = r.String()
 		return set, nil
 	}
 	if roles == "none" {
