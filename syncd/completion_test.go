@@ -104,7 +104,7 @@ var notCompleted = map[string]string{
 	"allowed-names": "a pattern", "observers": "a pattern", "read-from": "a pattern", "write-from": "a pattern",
 	"map": "a reference to a map, for which each user has another form", "schema": "MAP=FILE.o: shells do not complete files after =",
 	"field": "MAP:FIELD=ROLE of a map that need not exist yet", "takeover-expiry": "MAP=DURATION", "drain-sums": "maps that may not be set yet",
-	"optional-map": "maps that may not be set yet", "entry-size": "MAP=KEY+VALUE",
+	"optional-map": "maps that may not be set yet", "referenced-map": "maps that may not exist yet", "entry-size": "MAP=KEY+VALUE",
 }
 
 // The shell offers the values of each flag, unless it is in the list of those that have none.

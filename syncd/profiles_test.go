@@ -3,6 +3,7 @@ package main
 import (
 	"encoding/json"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -20,12 +21,14 @@ func (w *workplace) ownProfile(name string) (path string, names []string) {
 		w.Fatal(err)
 	}
 	text := p.Text()
-	for _, s := range p.Maps {
+	for _, s := range append(slices.Clone(p.Maps), p.Referenced...) {
 		m, err := config.ParseMap(s)
 		if err != nil {
 			w.Fatal(err)
 		}
-		names = append(names, m.Name)
+		if slices.Contains(p.Maps, s) {
+			names = append(names, m.Name)
+		}
 		pin := m.Name + "=" + filepath.Join(filepath.Dir(w.pin), m.Name)
 		text = strings.Replace(text, s, pin, 1)
 	}
@@ -47,7 +50,8 @@ func (w *workplace) pinDataPlane(m *dataplane.Map, more uint32) {
 		w.Fatal(err)
 	}
 	defer raw.Close()
-	if err := raw.Pin(filepath.Join(filepath.Dir(w.pin), m.Name)); err != nil {
+	// The first map of a range stands for all.
+	if err := raw.Pin(filepath.Join(filepath.Dir(w.pin), strings.TrimSuffix(m.Name, ".0"))); err != nil {
 		w.Fatal(err)
 	}
 }
@@ -58,6 +62,15 @@ func TestProfilesCheck(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			w := newWorkplace(t)
 			file, names := w.ownProfile(name)
+			p, err := config.ReadProfile(name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, m := range dataplane.Referenced() {
+				if slices.ContainsFunc(p.Referenced, func(s string) bool { return strings.HasSuffix(s, m.Name) }) {
+					w.pinDataPlane(&m, 0)
+				}
+			}
 			present := 0
 			for _, m := range dataplane.Maps() {
 				if m.Profile == name {
@@ -86,6 +99,19 @@ func TestProfilesCheck(t *testing.T) {
 			if want := i >= 2; m.Optional != want || m.Present {
 				t.Errorf("map %+v: want it absent, and optional %v", m, want)
 			}
+		}
+	})
+	t.Run("without referenced maps", func(t *testing.T) {
+		w := newWorkplace(t)
+		file, _ := w.ownProfile("katran")
+		for _, m := range dataplane.Maps() {
+			if m.Profile == "katran" {
+				w.pinDataPlane(&m, 0)
+			}
+		}
+		out, err := run(t, "profiles", "check", file)
+		if exitCode(err) != exitUsage || !strings.Contains(out, "reals: a field of lru refers to it: no map is pinned at") {
+			t.Errorf("check: got error %v, want exit code 2 and the referenced map\n%s", err, out)
 		}
 	})
 	t.Run("another version", func(t *testing.T) {

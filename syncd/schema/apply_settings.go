@@ -138,12 +138,12 @@ func (s *Schema) find(path string) (f *Field, key bool, err error) {
 		f = &m.Fields[i]
 		m = f.Message
 	}
-	if outer != nil && outer.Kind == KindUnion {
-		return nil, false, fmt.Errorf("field %s is a member of a union, which has no role of its own: set the roles of its fields", path)
-	}
 	if outer != nil {
-		path := shortened([]*Field{outer, f})
-		f = path[len(path)-1]
+		member := f
+		short := shortened([]*Field{outer, f})
+		if f = short[len(short)-1]; outer.Kind == KindUnion && f == member {
+			return nil, false, fmt.Errorf("field %s is a member of a union, which has no role of its own: set the roles of its fields", path)
+		}
 	}
 	return f, key, nil
 }

@@ -207,6 +207,7 @@ func TestCasesRefused(t *testing.T) {
 	for list, want := range map[string]string{
 		"ct:last=as:leg when type=1":                          `"last" is not a union; unions of the value: data`,
 		"ct:data=as:none when type=1":                         "no such member; its members: leg, rev, bytes",
+		"ct:data=as:leg when type=1|ct:data.leg=ipv6":         "is a member of a union, which has no role of its own",
 		"ct:data=as:leg when typ=1":                           `unknown field "typ"`,
 		"ct:data=as:leg when type=x":                          "write a number",
 		"ct:data=as:leg when type&0":                          "write a number other than 0",
