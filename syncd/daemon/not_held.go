@@ -62,3 +62,10 @@ func notHeld(marks []watermark, peers []replicate.PeerStatus) (list []NotHeld) {
 	}
 	return list
 }
+
+func exceptions(list []replicate.Exception) (out []Exception) {
+	for _, x := range list {
+		out = append(out, Exception{Entry: x.Key, Reason: x.Reason})
+	}
+	return out
+}

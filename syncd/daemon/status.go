@@ -385,13 +385,6 @@ func peerReport(r *replicate.Report) *PeerReport {
 	}
 }
 
-func exceptions(list []replicate.Exception) (out []Exception) {
-	for _, x := range list {
-		out = append(out, Exception{Entry: x.Key, Reason: x.Reason})
-	}
-	return out
-}
-
 func (d *Daemon) replica(name string) *replica {
 	for _, m := range d.replicas() {
 		if m.name == name {

@@ -270,14 +270,14 @@ func (n *Names) Crowded() bool {
 // releaseAbove is the number of meanings up to which none is released, unless the ids are too narrow for it.
 const releaseAbove = 1 << 16
 
-// Release makes numbers free that nothing uses. walk calls mark for each number in all tables, and returns false if it could not do so. A
+// Release makes numbers free that nothing uses. each calls mark for each number in all tables, and returns false if it could not do so. A
 // number becomes free if two successive calls do not find it: a number that was given out may be on its way into a table.
-func (n *Names) Release(walk func(mark func(number uint32)) bool) {
+func (n *Names) Release(each func(mark func(number uint32)) bool) {
 	n.mu.Lock()
 	n.marked = make(map[uint32]bool)
 	n.mu.Unlock()
 	found := make(map[uint32]bool)
-	all := walk(func(k uint32) { found[k] = true })
+	all := each(func(k uint32) { found[k] = true })
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	maps.Copy(found, n.marked)

@@ -60,7 +60,7 @@ func TestDigestsOfMeanings(t *testing.T) {
 	}
 	r := newRig(t, meaning(firstByte{"", "m", "n"}))
 	if r.tab.EqualCompared(pad("k", keySize), pad("1x", valueSize), pad("2x", valueSize)) || !r.tab.EqualCompared(pad("k", keySize), pad("1x", valueSize), pad("1x", valueSize)) {
-		t.Error("comparison: got equal values with different meanings, or different values with equal ones")
+		t.Error("comparison of values with different meanings, and with equal ones: want different and equal")
 	}
 }
 
