@@ -92,10 +92,10 @@ func TestCompletionOfArguments(t *testing.T) {
 
 // notCompleted are the flags without a completion, with the reason.
 var notCompleted = map[string]string{
-	"answer-timeout": "a duration", "timeout": "a duration", "for": "a duration", "unit": "a unit of systemd", "interval": "a duration", "unused-for": "a duration",
+	"answer-timeout": "a duration", "timeout": "a duration", "for": "a duration", "unit": "a unit of systemd", "interval": "a duration", "unused-for": "a duration", "since": "a duration", "watch": "a duration",
 	"dead-time": "a duration", "sync-timeout": "a duration", "tombstone-ttl": "a duration", "max-clock-ahead": "a duration", "evicted-ttl": "a duration",
 	"scan-interval": "a duration", "max-scan-interval": "a duration", "refresh-interval": "a duration", "drain-sums-ttl": "a duration",
-	"top": "a number", "times": "a number", "buffer-size": "a number", "max-records-factor": "a number", "max-tombstones": "a number",
+	"top": "a number", "limit": "a number", "times": "a number", "buffer-size": "a number", "max-records-factor": "a number", "max-tombstones": "a number",
 	"max-evicted": "a number", "scan-budget": "a number", "redundancy-share": "a number", "scan-cpus": "numbers", "max-connections": "a number", "memory-limit": "a size",
 	"drain-sums-max-entries": "a number",
 	"gossip-listen":          "an address", "gossip-advertise": "an address", "grpc-listen": "an address", "grpc-advertise": "an address",
@@ -142,6 +142,8 @@ func TestCompletionOfFlags(t *testing.T) {
 			case f.Name == "where":
 				expectOffers(t, partial, []string{"key.bytes=", "value.bytes="}, line...)
 				expectOffers(t, onlyOffers, nil, append(line[:len(line)-1], "key.bytes=")...)
+			case path[0] == "events" && f.Name == "map":
+				expectOffers(t, onlyOffers, []string{name}, line...)
 			case f.Name == "profile":
 				expectOffers(t, files, config.Profiles(), line...)
 			case names[f.Name] != nil:

@@ -8,9 +8,12 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/url"
 	"strconv"
 	"strings"
 	"time"
+
+	"mapsync/syncd/events"
 )
 
 // Client sends requests to a running daemon over its control socket.
@@ -38,6 +41,25 @@ var ErrUse = errors.New("wrong use")
 // Status returns the status of the daemon.
 func (c *Client) Status(ctx context.Context) (Status, error) {
 	return ask[Status](ctx, c, http.MethodGet, "/status")
+}
+
+// Events returns the events of the node since a time, the latest ones, at most limit.
+func (c *Client) Events(ctx context.Context, since time.Time, limit int) (events.List, error) {
+	return ask[events.List](ctx, c, http.MethodGet, eventsPath(since, limit))
+}
+
+func eventsPath(since time.Time, limit int) string {
+	return "/events?" + url.Values{"since": {since.UTC().Format(time.RFC3339Nano)}, "limit": {strconv.Itoa(limit)}}.Encode()
+}
+
+// ClusterStatus returns the status of each node of the cluster that this node knows. The answer of a node is its Status.
+func (c *Client) ClusterStatus(ctx context.Context) (ClusterAnswer, error) {
+	return ask[ClusterAnswer](ctx, c, http.MethodGet, "/cluster/status")
+}
+
+// ClusterEvents returns the events of each node, as Events does.
+func (c *Client) ClusterEvents(ctx context.Context, since time.Time, limit int) (ClusterAnswer, error) {
+	return ask[ClusterAnswer](ctx, c, http.MethodGet, "/cluster"+eventsPath(since, limit))
 }
 
 // Ready returns the readiness of the node.

@@ -15,7 +15,10 @@ import (
 func (a *admin) controlHandler() http.Handler {
 	mux := http.NewServeMux()
 	d := a.daemon
-	mux.HandleFunc("GET /status", answer(d, d.Status))
+	for _, path := range []string{"/status", "/events"} {
+		mux.Handle("GET "+path, d.inspection())
+	}
+	mux.HandleFunc("GET /cluster/{path...}", a.serveCluster)
 	mux.HandleFunc("GET /names", answer(d, d.Names))
 	mux.HandleFunc("GET /ready", answer(d, d.ReadyNow))
 	mux.HandleFunc("GET /drain", answer(d, d.Handover))

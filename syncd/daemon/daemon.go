@@ -19,6 +19,7 @@ import (
 	"mapsync/peers"
 	"mapsync/syncd/capture"
 	"mapsync/syncd/config"
+	"mapsync/syncd/events"
 	"mapsync/syncd/kmap"
 	"mapsync/syncd/privilege"
 	"mapsync/syncd/problem"
@@ -84,6 +85,7 @@ type Daemon struct {
 	wakeMaps      chan struct{} // wakes watchMaps
 	drain         drain
 	problems      *problem.List
+	events        *events.Log
 	contacts      contacts
 	losses        losses
 	programs      programSearch
@@ -133,7 +135,7 @@ func New(o Options) (_ *Daemon, err error) {
 		o.Wall = time.Now
 	}
 	d := &Daemon{
-		unsynchronised: o.Unsynchronised, config: o.Config, version: o.Version, log: o.Logger, clock: newClock(o.Wall, monotonic), started: time.Now(), wakeMaps: make(chan struct{}, 1), logLimiter: newLogLimiter(),
+		unsynchronised: o.Unsynchronised, config: o.Config, version: o.Version, log: o.Logger, clock: newClock(o.Wall, monotonic), started: time.Now(), wakeMaps: make(chan struct{}, 1), logLimiter: newLogLimiter(), events: new(events.Log),
 	}
 	d.clock.stepped = d.noteStep
 	d.reloads = reloads{load: o.Reload, requests: make(chan chan<- reloadAnswer), last: d.started}
@@ -142,8 +144,9 @@ func New(o Options) (_ *Daemon, err error) {
 			err = errors.Join(err, d.Close())
 		}
 	}()
-	d.problems = problem.NewList(o.Logger)
-	d.log, d.remoteLog = d.problems.Observe(o.Logger), d.problems.Observe(d.logLimiter.limitLog(o.Logger))
+	log := slog.New(d.events.Handler(o.Logger.Handler()))
+	d.problems = problem.NewList(log)
+	d.log, d.remoteLog = d.problems.Observe(log), d.problems.Observe(d.logLimiter.limitLog(log))
 	if err := d.open(o.OpenCapture); err != nil {
 		return nil, err
 	}

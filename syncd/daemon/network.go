@@ -8,6 +8,7 @@ import (
 	"net"
 
 	"mapsync/peers"
+	mapsyncv1 "mapsync/proto/mapsync/v1"
 	"mapsync/syncd/replicate"
 
 	"google.golang.org/grpc"
@@ -84,16 +85,19 @@ func (d *Daemon) openGossip() error {
 	return nil
 }
 
+// dialPeer returns a connection to the replication service of a peer.
+func (d *Daemon) dialPeer(p replicate.Peer) (*grpc.ClientConn, error) {
+	options := append(d.replicator.DialOptions(), grpc.WithTransportCredentials(d.credentials.Client(p.Node)),
+		grpc.WithContextDialer(func(ctx context.Context, addr string) (net.Conn, error) {
+			return d.streamMeter.Dial(ctx, addr, replicate.KeepaliveTimeout)
+		}))
+	return grpc.NewClient("passthrough:///"+p.Addr, options...)
+}
+
 func (d *Daemon) openReplicator() error {
 	o := replicate.Options{
 		Self: d.self, Logger: d.remoteLog, Now: d.clock.wall, TableTime: d.clock.now, WallOffset: d.clock.offset.Load, Unsynchronised: d.unsynchronised, Times: d.clock.times, MaxClockAhead: d.config.MaxClockAhead,
-		Dial: func(p replicate.Peer) (*grpc.ClientConn, error) {
-			options := append(d.replicator.DialOptions(), grpc.WithTransportCredentials(d.credentials.Client(p.Node)),
-				grpc.WithContextDialer(func(ctx context.Context, addr string) (net.Conn, error) {
-					return d.streamMeter.Dial(ctx, addr, replicate.KeepaliveTimeout)
-				}))
-			return grpc.NewClient("passthrough:///"+p.Addr, options...)
-		},
+		Dial:                d.dialPeer,
 		Addr:                func() string { return d.serviceAddr },
 		IncarnationMismatch: func(node string) { d.cluster.Refresh(node) },
 	}
@@ -107,6 +111,7 @@ func (d *Daemon) openReplicator() error {
 	}
 	d.grpc = grpc.NewServer(append(d.replicator.ServerOptions(), grpc.Creds(d.credentials.Server()))...)
 	d.replicator.Register(d.grpc)
+	mapsyncv1.RegisterInspectionServiceServer(d.grpc, newInspector(d))
 	d.health = newHealth()
 	healthv1.RegisterHealthServer(d.grpc, d.health)
 	return nil

@@ -1,0 +1,118 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"mapsync/printable"
+	"mapsync/syncd/daemon"
+	"mapsync/syncd/problem"
+)
+
+// answerOf returns the answer of a node with a status.
+func answerOf(t *testing.T, node string, s *daemon.Status) daemon.NodeAnswer {
+	t.Helper()
+	s.Node = node
+	data, err := json.Marshal(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return daemon.NodeAnswer{Node: node, Answer: data}
+}
+
+// TestClusterStatusIsPrinted: one line for each node and map, the problems of each node, and no node without an answer is well.
+func TestClusterStatusIsPrinted(t *testing.T) {
+	good := func() *daemon.Status {
+		return &daemon.Status{
+			Ready: true, Version: "1.2.3", Redundancy: daemon.Redundancy{Live: 2, Expected: 2, Maps: []daemon.MapRedundancy{{Map: "ct", Live: 2, Peers: make([]daemon.Holding, 2)}}},
+			Maps:  []daemon.MapStatus{{Name: "ct", State: daemon.MapReplicating, Live: 250, MaxEntries: 1000}},
+			Peers: []daemon.PeerStatus{{Maps: []daemon.PeerMapStatus{{LagSeconds: 1.5, Report: &daemon.PeerReport{Failed: 3}}}}},
+		}
+	}
+	drained := good()
+	drained.Drained, drained.Problems = true, []problem.Problem{{ID: "drained", Severity: problem.Warning, Text: "since 1 h", Remedy: "syncd drain --undo", Since: time.Now()}}
+	all := &daemon.ClusterAnswer{Nodes: []daemon.NodeAnswer{
+		answerOf(t, "lb1", good()), answerOf(t, "lb2", drained), {Node: "lb3", Error: "lost 14 s ago"}, {Node: "lb4", Answer: json.RawMessage(`"\u001b[2J"`)},
+	}}
+	var out strings.Builder
+	if err := new(statusOutput).reportCluster(printable.NewWriter(&out), all); !errors.Is(err, errReported) {
+		t.Errorf("status with problems: got error %v, want that it is reported", err)
+	}
+	for _, want := range []string{
+		"lb1   ready      1.2.3    2/2         250      3         1.5s      0\n",
+		"lb2   DRAINED    1.2.3    2/2         250      3         1.5s      1\n",
+		"lb3   NO ANSWER  -        -           -        -         -         -\n",
+		"lb4   NO ANSWER",
+		"ct   lb1   replicating  250      25%   2 of 2\n",
+		"PROBLEMS OF lb2\nWARNING drained, for 0 s: since 1 h\n  remedy: syncd drain --undo\n",
+		"PROBLEMS OF lb3\nno answer: lost 14 s ago\n",
+		"PROBLEMS OF lb4\nno answer: its answer cannot be read",
+	} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("status: want %q in\n%s", want, out.String())
+		}
+	}
+	for line := range strings.Lines(out.String()) {
+		if len(line) > width+1 || strings.Contains(line, "\x1b") {
+			t.Errorf("line %q: want at most %d printable characters", line, width)
+		}
+	}
+	out.Reset()
+	well := &daemon.ClusterAnswer{Nodes: []daemon.NodeAnswer{answerOf(t, "lb1", good())}}
+	if err := (&statusOutput{problems: true}).reportCluster(&out, well); err != nil || out.Len() > 0 {
+		t.Errorf("problems of a cluster that is well: got %q and error %v, want nothing", out.String(), err)
+	}
+	if err := (&statusOutput{json: true}).reportCluster(&out, all); !errors.Is(err, errReported) {
+		t.Errorf("status as JSON: got error %v, want that there are problems", err)
+	}
+	var report clusterReport
+	if err := json.Unmarshal([]byte(out.String()), &report); err != nil || report.OK || len(report.Nodes) != 4 {
+		t.Errorf("status as JSON: got %+v and error %v, want 4 nodes, not all well", report, err)
+	}
+}
+
+// TestClusterCommands runs the commands on a daemon whose expected peer is not there.
+func TestClusterCommands(t *testing.T) {
+	const name = "cli_cluster"
+	newTestMap(t, name)
+	socket := startDaemon(t, name, "lb9")
+	expectExit(t, 0, "wait-ready", "--timeout", "20s", "--control-socket", socket)
+	out, err := run(t, "status", "--cluster", "--control-socket", socket)
+	if exitCode(err) != exitFailed || !strings.Contains(out, "lb9   NO ANSWER") || !strings.Contains(out, "this node has never seen it") {
+		t.Errorf("status: got error %v, want exit code 1 and the missing node in\n%s", err, out)
+	}
+	out, err = run(t, "events", "--control-socket", socket)
+	if err != nil || !strings.Contains(out, " INFO map attached map="+name+" ") {
+		t.Errorf("events: got error %v, want the map in\n%s", err, out)
+	}
+	out, err = run(t, "events", "--cluster", "--json", "--control-socket", socket)
+	var first nodeEvent
+	line, _, _ := strings.Cut(out, "\n")
+	if jsonErr := json.Unmarshal([]byte(line), &first); exitCode(err) != exitFailed || jsonErr != nil || first.Node != "cli" || !strings.Contains(out, "lb9: no answer: ") {
+		t.Errorf("events of all nodes: got errors %v and %v, want exit code 1, events of cli, and the missing node in\n%s", err, jsonErr, out)
+	}
+	out, err = run(t, "events", "--map", "none", "--control-socket", socket)
+	if err != nil || out != "" {
+		t.Errorf("events of another map: got %q and error %v, want none", out, err)
+	}
+	if out, err = run(t, "events", "--limit", "1", "--control-socket", socket); exitCode(err) != exitFailed || !strings.Contains(out, "earlier events of the period are not shown") {
+		t.Errorf("events with a limit: got error %v, want exit code 1 and a note in\n%s", err, out)
+	}
+	expectExit(t, exitUsage, "events", "--limit", "0", "--control-socket", socket)
+
+	// The status appears again and again, until the command is interrupted.
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
+	defer cancel()
+	var text bytes.Buffer
+	root := newRoot()
+	root.SetOut(&text)
+	root.SetArgs([]string{"status", "--watch=100ms", "--control-socket", socket})
+	if err := root.ExecuteContext(ctx); err != nil || strings.Count(text.String(), "node cli: ") < 2 || !strings.Contains(text.String(), "again every 100ms") {
+		t.Errorf("status --watch: got error %v and %d statuses, want at least 2", err, strings.Count(text.String(), "node cli: "))
+	}
+}
