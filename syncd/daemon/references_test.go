@@ -227,15 +227,8 @@ func TestReferencesBetweenNodes(t *testing.T) {
 
 // inSync reports whether the peer agrees about all maps.
 func (n *idNode) inSync() bool {
-	for _, p := range n.status().Peers {
-		for _, m := range p.Maps {
-			if !m.Agreed {
-				return false
-			}
-		}
-		return len(p.Maps) == 2
-	}
-	return false
+	peers := n.status().Peers
+	return len(peers) == 1 && len(peers[0].Maps) == 2 && peers[0].Maps[0].Agreed && peers[0].Maps[1].Agreed
 }
 
 // TestUnknownReferences has referenced maps that lack entries, or that disappear.

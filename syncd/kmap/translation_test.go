@@ -16,11 +16,6 @@ import (
 	"mapsync/syncd/table"
 )
 
-const (
-	services = "services[vip]"
-	backends = "backends[address]"
-)
-
 // referringMap is a kernel map whose keys have the id of a service, and values that of a backend.
 type referringMap struct {
 	*syncFixture

@@ -94,10 +94,10 @@ func (s *Schema) References() []ReferencePlace {
 
 func (m *Message) references(list []ReferencePlace, key bool, base int) []ReferencePlace {
 	for i := range m.Fields {
-		switch f := &m.Fields[i]; {
-		case f.Kind == KindReference:
+		switch f := &m.Fields[i]; f.Kind {
+		case KindReference:
 			list = append(list, ReferencePlace{Key: key, Offset: base + f.Offset, Size: f.Size, Reference: f.Reference})
-		case f.Kind == KindMessage || f.Kind == KindUnion:
+		case KindMessage, KindUnion:
 			list = f.Message.references(list, key, base+f.Offset)
 		}
 	}

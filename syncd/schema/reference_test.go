@@ -70,6 +70,7 @@ func (l meaningList) Name(n uint32) (string, bool) {
 	}
 	return l[n], true
 }
+
 func (l meaningList) Index(name string) (uint32, bool) {
 	i := slices.Index(l, name)
 	return uint32(i), i > 0
