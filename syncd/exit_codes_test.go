@@ -82,7 +82,7 @@ func TestEveryCommandFailsWithoutADaemon(t *testing.T) {
 
 // requests are the commands that send requests to the daemon.
 var requests = map[string]bool{
-	"status": true, "events": true, "wait-ready": true, "drain": true, "dump": true, "watch": true, "diff": true, "resync": true, "forget": true, "purge": true,
+	"status": true, "events": true, "explain": true, "wait-ready": true, "drain": true, "dump": true, "watch": true, "diff": true, "resync": true, "forget": true, "purge": true,
 	"clears release": true, "clears restore": true, "latency": true, "scans pause": true, "scans resume": true, "reload": true,
 }
 

@@ -144,6 +144,7 @@ func (h *hostileHost) commandLines() map[string][][]string {
 		"maps":                  {nil},
 		"status":                {nil, {"--all"}, {"--problems"}, {"--cluster"}, {"--cluster", "--json"}},
 		"events":                {nil, {"--cluster"}, {"--cluster", "--json"}},
+		"explain":               {{ctMap, "--where", "key.bytes!=00"}, {ctMap, "--where", "key.bytes!=00", "--json"}, {ctMap, unknown}, {unknown, unknown}, {ctMap, "--where", unknown}},
 		"wait-ready":            {{"--timeout", "1s"}},
 		"dump":                  {ct, {ctMap, "--raw"}, {ctMap, "--tombstones"}, {unknown}, {ctMap, "--where", unknown}},
 		"watch":                 {ct, {ctMap, "--cluster", "--sum", "n", "--times", "1", "--interval", "100ms"}},

@@ -104,6 +104,17 @@ func TestClusterCommands(t *testing.T) {
 		t.Errorf("events with a limit: got error %v, want exit code 1 and a note in\n%s", err, out)
 	}
 	expectExit(t, exitUsage, "events", "--limit", "0", "--control-socket", socket)
+	out, err = run(t, "explain", name, "0100000000000000", "--control-socket", socket)
+	if exitCode(err) != exitFailed || !strings.Contains(out, "cli   none       absent") || !strings.Contains(out, "lb9   NO ANSWER") {
+		t.Errorf("explain: got error %v, want exit code 1 and both nodes in\n%s", err, out)
+	}
+	out, err = run(t, "explain", name, "--where", "key.bytes=01", "--control-socket", socket)
+	if exitCode(err) != exitFailed || !strings.Contains(out, "no node has a record that meets the conditions") {
+		t.Errorf("explain an unknown entry: got error %v, want exit code 1 and that no node has it in\n%s", err, out)
+	}
+	expectExit(t, exitUsage, "explain", name, "--where", "nonsense=1", "--control-socket", socket)
+	expectExit(t, exitUsage, "explain", "other", "01", "--control-socket", socket)
+	expectExit(t, exitUsage, "explain", name, "01", "--where", "key.bytes=01", "--control-socket", socket)
 
 	// The status appears again and again, until the command is interrupted.
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)

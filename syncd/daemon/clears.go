@@ -94,7 +94,7 @@ func (d *Daemon) decideClear(m *replica, t *table.Table, release bool, by caller
 }
 
 func (a *admin) serveDecideClear(w http.ResponseWriter, r *http.Request) {
-	m, t, _ := a.mapFor(w, r)
+	m, t, _ := a.daemon.mapFor(w, r)
 	if m == nil {
 		return
 	}

@@ -62,6 +62,11 @@ func (c *Client) ClusterEvents(ctx context.Context, since time.Time, limit int) 
 	return ask[ClusterAnswer](ctx, c, http.MethodGet, "/cluster"+eventsPath(since, limit))
 }
 
+// ClusterExplain returns what each node has of some keys of a map. The answer of a node is an Explanation.
+func (c *Client) ClusterExplain(ctx context.Context, name string, q ExplainQuery) (ClusterAnswer, error) {
+	return ask[ClusterAnswer](ctx, c, http.MethodGet, "/cluster"+q.path(name))
+}
+
 // Ready returns the readiness of the node.
 func (c *Client) Ready(ctx context.Context) (Readiness, error) {
 	return ask[Readiness](ctx, c, http.MethodGet, "/ready")

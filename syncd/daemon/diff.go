@@ -273,10 +273,10 @@ func (l *lister) side(key []byte, h *replicate.DiffSide) *DiffSide {
 
 // mapFor returns the replica in a request, its table and its schema. If the daemon does not have
 // them, it responds with an error and returns nil.
-func (a *admin) mapFor(w http.ResponseWriter, r *http.Request) (*replica, *table.Table, *schema.Schema) {
-	m := a.daemon.replica(r.PathValue("map"))
+func (d *Daemon) mapFor(w http.ResponseWriter, r *http.Request) (*replica, *table.Table, *schema.Schema) {
+	m := d.replica(r.PathValue("map"))
 	if m == nil {
-		http.Error(w, UnknownMap(r.PathValue("map"), a.daemon.mapNames()), http.StatusNotFound)
+		http.Error(w, UnknownMap(r.PathValue("map"), d.mapNames()), http.StatusNotFound)
 		return nil, nil, nil
 	}
 	t, s := m.current()

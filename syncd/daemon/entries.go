@@ -115,7 +115,7 @@ const watchCheckInterval = time.Second
 // listerFor returns the replica in a request, and a lister for it. If the request is not valid,
 // listerFor responds with an error and returns nil.
 func (a *admin) listerFor(w http.ResponseWriter, r *http.Request) (*replica, *lister) {
-	m, t, s := a.mapFor(w, r)
+	m, t, s := a.daemon.mapFor(w, r)
 	if m == nil {
 		return nil, nil
 	}

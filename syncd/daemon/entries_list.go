@@ -147,16 +147,22 @@ func (l *lister) watch(ctx context.Context, w http.ResponseWriter, same func() b
 // and reports whether there may be more. The lines are made without the table's lock.
 func (l *lister) next(cursor *table.Cursor, tombstones bool) (n int, more bool) {
 	times := l.times()
+	n, more = l.read(cursor, tombstones, &times)
+	l.format(&times)
+	return n, more
+}
+
+// read adds the matching ones of up to listChunk records to l.entries, like next.
+func (l *lister) read(cursor *table.Cursor, tombstones bool, times *schema.Times) (n int, more bool) {
 	l.t.View(func(tx *table.Tx) {
 		var rec table.Record
 		for more = true; more && n < listChunk && len(l.bytes) < listBytes; {
 			if more = tx.Next(cursor, &rec); more {
 				n++
-				l.add(tx, &rec, tombstones, &times)
+				l.add(tx, &rec, tombstones, times)
 			}
 		}
 	})
-	l.format(&times)
 	return n, more
 }
 

@@ -182,7 +182,7 @@ func (a *admin) serveForget(w http.ResponseWriter, r *http.Request) {
 	query, maps := r.URL.Query(), a.daemon.replicas()
 	if name := query.Get("map"); query.Has("map") {
 		r.SetPathValue("map", name)
-		m, _, _ := a.mapFor(w, r)
+		m, _, _ := a.daemon.mapFor(w, r)
 		if m == nil {
 			return
 		}
@@ -204,7 +204,7 @@ func (a *admin) serveForget(w http.ResponseWriter, r *http.Request) {
 }
 
 func (a *admin) servePurge(w http.ResponseWriter, r *http.Request) {
-	m, t, _ := a.mapFor(w, r)
+	m, t, _ := a.daemon.mapFor(w, r)
 	if m == nil {
 		return
 	}

@@ -28,7 +28,7 @@ import (
 // Limits of questions between nodes.
 const (
 	// maxQuestion and maxAnswer are the maximum sizes of a question and of an answer in bytes.
-	maxQuestion = 4 << 10
+	maxQuestion = 32 << 10
 	maxAnswer   = 4 << 20
 	// maxAnswering is the number of questions that a node answers at a time.
 	maxAnswering = 4
@@ -43,6 +43,7 @@ func (d *Daemon) inspection() *http.ServeMux {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /status", answer(d, d.Status))
 	mux.HandleFunc("GET /events", d.serveEvents)
+	mux.HandleFunc("GET /explain/{map}", d.serveExplain)
 	mux.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) {
 		http.Error(w, "this release of syncd does not know the question", http.StatusNotImplemented)
 	})
@@ -131,6 +132,8 @@ type NodeAnswer struct {
 	Error string `json:"error,omitempty"`
 	// Answer is the answer, as the control socket of that node gives it.
 	Answer json.RawMessage `json:"answer,omitempty"`
+
+	wrongUse bool // the node that was asked cannot answer the question
 }
 
 // ClusterAnswer is the answers of all nodes to a question, sorted by node.
@@ -140,11 +143,23 @@ type ClusterAnswer struct {
 
 // serveCluster asks this node and all its live peers.
 func (a *admin) serveCluster(w http.ResponseWriter, r *http.Request) {
-	path := "/" + r.PathValue("path")
+	path := strings.TrimPrefix(r.URL.EscapedPath(), "/cluster")
 	if r.URL.RawQuery != "" {
 		path += "?" + r.URL.RawQuery
 	}
-	answer(a.daemon, func() ClusterAnswer { return a.daemon.askCluster(r.Context(), path) })(w, r)
+	var all ClusterAnswer
+	keepAlive(w, interim, func() { all = a.daemon.askCluster(r.Context(), path) })
+	// If no node answers, the question may be wrong.
+	if i := slices.IndexFunc(all.Nodes, func(n NodeAnswer) bool { return n.wrongUse }); i >= 0 && !all.some() {
+		http.Error(w, all.Nodes[i].Error, http.StatusBadRequest)
+		return
+	}
+	answer(a.daemon, func() ClusterAnswer { return all })(w, r)
+}
+
+// some reports whether any node answers.
+func (a *ClusterAnswer) some() bool {
+	return slices.ContainsFunc(a.Nodes, func(n NodeAnswer) bool { return n.Error == "" })
 }
 
 // askCluster asks this node and all its live peers. Expected peers that are not live have an error.
@@ -185,7 +200,7 @@ func (d *Daemon) askSelf(ctx context.Context, path string) NodeAnswer {
 	w := &boundedAnswer{header: make(http.Header), code: http.StatusOK}
 	d.inspection().ServeHTTP(w, request)
 	if w.code != http.StatusOK {
-		n.Error = strings.TrimSpace(w.body.String())
+		n.Error, n.wrongUse = strings.TrimSpace(w.body.String()), w.code == http.StatusBadRequest || w.code == http.StatusNotFound
 		return n
 	}
 	n.Answer = w.body.Bytes()

@@ -24,7 +24,7 @@ const progressPause = 500 * time.Millisecond
 
 // serveResync executes a resync of a map and streams its progress until it ends.
 func (a *admin) serveResync(w http.ResponseWriter, r *http.Request) {
-	m, t, _ := a.mapFor(w, r)
+	m, t, _ := a.daemon.mapFor(w, r)
 	if m == nil {
 		return
 	}

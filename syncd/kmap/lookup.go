@@ -28,6 +28,32 @@ func (k *Map) Lookup(keys []byte, fn func(i int, key, value []byte, found bool))
 	})
 }
 
+// Peek returns the value of a key, translated, or nil if the map has no entry of it. It does not count as a use of an entry in an LRU map. It
+// fails with os.ErrClosed after Close.
+func (k *Map) Peek(key []byte) (value []byte, err error) {
+	err = k.whileOpen(func() error {
+		stored := slices.Clone(key)
+		if k.translation != nil {
+			if ok, _ := k.translation.ToKernel(stored, nil); !ok {
+				return nil
+			}
+		}
+		lookup := k.lookupUnused
+		if k.drained != nil {
+			lookup = k.lookup
+		}
+		return lookup(stored, func(_ int, stored, found []byte, some bool) {
+			if some && (k.zero == nil || k.isEntry(found)) {
+				value = slices.Clone(found)
+			}
+			if value != nil && k.translation != nil {
+				k.translation.FromKernel(stored, value)
+			}
+		})
+	})
+	return value, err
+}
+
 // lookupEntries reads the values of the given keys, which are concatenated in keys. It calls fn for each
 // key in order: i is the index of the key, and value is nil if the key is not found. The slices are
 // valid only during the call. In an LRU map, a lookup by a program counts as a use of the entry:

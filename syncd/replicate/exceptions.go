@@ -3,6 +3,7 @@ package replicate
 import (
 	"log/slog"
 	"maps"
+	"math"
 	"slices"
 	"strings"
 	"sync"
@@ -199,6 +200,40 @@ func (r *Replicator) Unsent(name string) (count int, list []Exception) {
 		return 0, nil
 	}
 	return m.unsent.count(), m.unsent.list(m.keyText)
+}
+
+// KeyException is an entry that this node cannot send, or that it cannot hold.
+type KeyException struct {
+	// Peer is the node that has sent the entry; empty: this node cannot send it.
+	Peer string
+	Exception
+}
+
+// ExceptionsOf returns the exceptions of some keys, as text, of a map. Each stored exception is compared.
+func (r *Replicator) ExceptionsOf(name string, keys map[string]bool) (list []KeyException) {
+	m := r.localMaps()[name]
+	if m == nil {
+		return nil
+	}
+	add := func(peer string, e *exceptions, text func(key []byte) string) {
+		e.each(math.MaxInt, func(key, reason string) {
+			if key := text([]byte(key)); keys[key] {
+				list = append(list, KeyException{peer, Exception{Key: key, Reason: printable.Text(reason)}})
+			}
+		})
+	}
+	add("", &m.unsent, m.keyText)
+	r.mu.Lock()
+	streams := slices.Collect(maps.Values(r.inboundStreams))
+	r.mu.Unlock()
+	for _, s := range streams {
+		s.mu.Lock()
+		if in := s.maps[name]; in != nil && in.m == m {
+			add(s.peer.Node, &in.exceptions, in.printer.key)
+		}
+		s.mu.Unlock()
+	}
+	return list
 }
 
 // log calls fn with the number of entries and the key and reason of one new entry. It does nothing
