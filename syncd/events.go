@@ -91,13 +91,8 @@ func readEvents(cmd *cobra.Command, c *connection, since time.Time, limit int, c
 	a, err := c.client().ClusterEvents(cmd.Context(), since, limit)
 	for _, n := range a.Nodes {
 		var l events.List
-		if n.Error == "" {
-			if err := json.Unmarshal(n.Answer, &l); err != nil {
-				n.Error = "its answer cannot be read: " + err.Error()
-			}
-		}
-		if n.Error != "" {
-			notes = append(notes, n.Node+": no answer: "+n.Error)
+		if failure := decodeAnswer(&n, &l); failure != "" {
+			notes = append(notes, n.Node+": no answer: "+failure)
 			continue
 		}
 		add(n.Node, &l)

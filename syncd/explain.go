@@ -9,6 +9,7 @@ import (
 	"strings"
 	"text/tabwriter"
 
+	"mapsync/printable"
 	"mapsync/syncd/daemon"
 
 	"github.com/spf13/cobra"
@@ -103,11 +104,8 @@ func explain(cmd *cobra.Command, client *daemon.Client, args, where []string) (l
 
 // explanationOf decodes the answer of a node, or returns why there is none.
 func explanationOf(n *daemon.NodeAnswer) (x daemon.Explanation, failure string) {
-	if n.Error != "" {
-		return x, n.Error
-	}
-	if err := json.Unmarshal(n.Answer, &x); err != nil {
-		return daemon.Explanation{}, "its answer cannot be read: " + err.Error()
+	if failure = decodeAnswer(n, &x); failure != "" {
+		return daemon.Explanation{}, failure
 	}
 	return x, ""
 }
@@ -182,27 +180,27 @@ func (e *explanation) held() bool {
 }
 
 func (e *explanation) print(out io.Writer) error {
-	wrap(out, "key "+e.Key)
+	wrap(out, printable.Text("key "+e.Key))
 	w := tabwriter.NewWriter(out, 0, 8, 2, ' ', 0)
 	fmt.Fprintln(w, "NODE\tRECORD\tKERNEL MAP\tOWNER\tCHANGED")
 	for i := range e.Nodes {
 		n := &e.Nodes[i]
 		if n.ExplainedKey == nil {
-			fmt.Fprintf(w, "%s\tNO ANSWER\t-\t-\t-\n", n.Node)
+			fmt.Fprintf(w, "%s\tNO ANSWER\t-\t-\t-\n", printable.Text(n.Node))
 			continue
 		}
 		owner, at := "-", "-"
 		if n.Record != daemon.RecordNone {
-			owner, at = n.Owner, changed(n.Changed)
+			owner, at = printable.Text(n.Owner), changed(n.Changed)
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\n", n.Node, n.Record, n.Kernel, owner, at)
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\n", printable.Text(n.Node), printable.Text(string(n.Record)), printable.Text(string(n.Kernel)), owner, at)
 	}
 	if err := w.Flush(); err != nil {
 		return err
 	}
 	for i := range e.Nodes {
 		for _, line := range e.Nodes[i].lines() {
-			wrap(out, e.Nodes[i].Node+": "+line)
+			wrap(out, printable.Text(e.Nodes[i].Node+": "+line))
 		}
 	}
 	return nil

@@ -1,11 +1,13 @@
 package main
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"io"
 	"text/tabwriter"
 
+	"mapsync/printable"
 	"mapsync/syncd/daemon"
 	"mapsync/syncd/problem"
 )
@@ -22,15 +24,31 @@ func decodeCluster(a *daemon.ClusterAnswer) []nodeStatus {
 	for i, n := range a.Nodes {
 		list[i].NodeAnswer = n
 		var s daemon.Status
-		switch err := json.Unmarshal(n.Answer, &s); {
-		case n.Error != "":
-		case err != nil:
-			list[i].Error = "its answer cannot be read: " + err.Error()
-		default:
+		if list[i].Error = decodeAnswer(&n, &s); list[i].Error == "" && s.Node != n.Node {
+			list[i].Error = "its answer is not its own status"
+		}
+		if list[i].Error == "" {
 			list[i].status = &s
 		}
 	}
 	return list
+}
+
+// maxObjects is the maximum number of objects in the answer of a node: a short text can be many of them.
+const maxObjects = 50_000
+
+// decodeAnswer decodes the answer of a node, or returns why there is none.
+func decodeAnswer(n *daemon.NodeAnswer, to any) (failure string) {
+	if n.Error != "" {
+		return n.Error
+	}
+	if bytes.Count(n.Answer, []byte("{")) > maxObjects {
+		return fmt.Sprintf("its answer has more than %d objects", maxObjects)
+	}
+	if err := json.Unmarshal(n.Answer, to); err != nil {
+		return "its answer cannot be read: " + err.Error()
+	}
+	return ""
 }
 
 // clusterReport is the output of `syncd status --cluster --json`.
@@ -70,12 +88,12 @@ func (o *statusOutput) printCluster(out io.Writer, nodes []nodeStatus) error {
 	for i := range nodes {
 		n := &nodes[i]
 		if n.status == nil {
-			fmt.Fprintf(w, "%s\tNO ANSWER\t-\t-\t-\t-\t-\t-\n", n.Node)
+			fmt.Fprintf(w, "%s\tNO ANSWER\t-\t-\t-\t-\t-\t-\n", printable.Text(n.Node))
 			continue
 		}
 		s := n.status
 		entries, notHeld, lag := clusterFigures(s)
-		fmt.Fprintf(w, "%s\t%s\t%s\t%d/%d\t%d\t%d\t%s\t%d\n", n.Node, clusterState(s), s.Version, s.Redundancy.Live, s.Redundancy.Expected, entries, notHeld, seconds(lag), len(s.Problems))
+		fmt.Fprintf(w, "%s\t%s\t%s\t%d/%d\t%d\t%d\t%s\t%d\n", printable.Text(n.Node), clusterState(s), printable.Text(s.Version), s.Redundancy.Live, s.Redundancy.Expected, entries, notHeld, seconds(lag), len(s.Problems))
 	}
 	fmt.Fprintln(w, "\nMAP\tNODE\tSTATE\tENTRIES\tFILL\tPEERS THAT CAN TAKE OVER")
 	for i := range nodes {
@@ -132,7 +150,17 @@ func printClusterMaps(w io.Writer, s *daemon.Status) {
 				held = fmt.Sprintf("%d of %d", r.Live, len(r.Peers))
 			}
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%s\t%s\n", m.Name, s.Node, m.State, m.Live, fill, held)
+		fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%s\t%s\n", printable.Text(m.Name), printable.Text(s.Node), printable.Text(string(m.State)), m.Live, fill, held)
+	}
+}
+
+// oneLine makes the texts of a problem of another node lines, which cannot pass for those of other nodes.
+func oneLine(p *problem.Problem) {
+	for _, text := range []*string{&p.ID, (*string)(&p.Severity), &p.Map, &p.Peer, &p.Subject, &p.Text, &p.Remedy, &p.Documentation} {
+		*text = printable.Text(problem.OneLine(*text))
+	}
+	for i := range p.Details {
+		p.Details[i] = printable.Text(problem.OneLine(p.Details[i]))
 	}
 }
 
@@ -143,13 +171,16 @@ func (o *statusOutput) clusterProblems(out io.Writer, nodes []nodeStatus) {
 		var list []problem.Problem
 		if n.status != nil {
 			list = n.status.Problems
+			for i := range list {
+				oneLine(&list[i])
+			}
 		}
 		if n.Error == "" && len(list) == 0 {
 			continue
 		}
-		fmt.Fprintf(out, "\nPROBLEMS OF %s\n", n.Node)
+		fmt.Fprintf(out, "\nPROBLEMS OF %s\n", printable.Text(n.Node))
 		if n.Error != "" {
-			wrap(out, "no answer: "+n.Error)
+			wrap(out, printable.Text("no answer: "+problem.OneLine(n.Error)))
 		}
 		problemOutput{all: o.all, documented: o.problems}.print(out, list)
 	}

@@ -76,6 +76,41 @@ func TestClusterStatusIsPrinted(t *testing.T) {
 	}
 }
 
+// TestHostileStatusesArePrinted: a node cannot add lines about others, and its answer is not well because it says nothing.
+func TestHostileStatusesArePrinted(t *testing.T) {
+	var out strings.Builder
+	all := &daemon.ClusterAnswer{Nodes: []daemon.NodeAnswer{
+		answerOf(t, "lb5", &daemon.Status{
+			Version: "1\nlb1\tready", Maps: []daemon.MapStatus{{Name: "ct\nlb1 is well"}}, Problems: []problem.Problem{{ID: "x", Text: "y\nPROBLEMS OF lb1\n"}},
+		}),
+		{Node: "lb6", Answer: json.RawMessage("null")},
+		{Node: "lb7", Answer: json.RawMessage(`{"node":"lb1","ready":true}`)},
+		{Node: "lb8", Answer: json.RawMessage(`{"node":"lb8","maps":[` + strings.Repeat("{},", maxObjects) + `{}]}`)},
+	}}
+	if err := new(statusOutput).reportCluster(printable.NewWriter(&out), all); !errors.Is(err, errReported) {
+		t.Errorf("status: got error %v, want that it is reported", err)
+	}
+	for _, want := range []string{
+		"lb6   NO ANSWER",
+		"PROBLEMS OF lb7\nno answer: its answer is not its own status\n",
+		"PROBLEMS OF lb8\nno answer: its answer has more than 50000 objects\n",
+	} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("status: want %q in\n%s", want, out.String())
+		}
+	}
+	for _, forged := range []string{"\nlb1  ready", "\nlb1 is well", "\nPROBLEMS OF lb1\n"} {
+		if strings.Contains(out.String(), forged) {
+			t.Errorf("status: got a forged line %q in\n%s", forged, out.String())
+		}
+	}
+	for _, n := range all.Nodes[1:] {
+		if err := new(statusOutput).reportCluster(&out, &daemon.ClusterAnswer{Nodes: []daemon.NodeAnswer{n}}); !errors.Is(err, errReported) {
+			t.Errorf("status of %s alone: got error %v, want that it is reported", n.Node, err)
+		}
+	}
+}
+
 // TestClusterCommands runs the commands on a daemon whose expected peer is not there.
 func TestClusterCommands(t *testing.T) {
 	const name = "cli_cluster"

@@ -11,7 +11,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
+	"sync/atomic"
 	"time"
 
 	"mapsync/printable"
@@ -20,6 +20,7 @@ import (
 	"mapsync/syncd/replicate"
 	"mapsync/syncd/replicate/wire"
 
+	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -34,8 +35,11 @@ const (
 	maxAnswering = 4
 	// answerTime is the time in which a node answers.
 	answerTime = 3 * time.Second
-	// maxAsked is the number of peers that a node asks for one request.
-	maxAsked = 256
+	// maxAsked is the number of peers that a node asks for one request, maxAsking that at a time.
+	maxAsked  = 256
+	maxAsking = 16
+	// maxAnswers is the maximum size of the answers of all peers together in bytes.
+	maxAnswers = 64 << 20
 )
 
 // inspection is what the node shows to operators at any node of the cluster. It changes nothing.
@@ -166,14 +170,26 @@ func (a *ClusterAnswer) some() bool {
 func (d *Daemon) askCluster(ctx context.Context, path string) ClusterAnswer {
 	all := ClusterAnswer{Nodes: []NodeAnswer{d.askSelf(ctx, path)}}
 	peers := d.replicator.Status()
-	peers = peers[:min(len(peers), maxAsked)]
 	answers := make([]NodeAnswer, len(peers))
-	var asking sync.WaitGroup
+	var size atomic.Int64 // of the answers so far
+	var asking errgroup.Group
+	asking.SetLimit(maxAsking)
 	for i := range peers {
 		p := replicate.Peer{Node: peers[i].Node, Incarnation: peers[i].Incarnation, Addr: peers[i].Addr}
-		asking.Go(func() { answers[i] = d.askPeer(ctx, p, path) })
+		if answers[i] = (NodeAnswer{Node: p.Node, Address: p.Addr}); i >= maxAsked {
+			answers[i].Error = fmt.Sprintf("not asked: there are more than %d peers", maxAsked)
+			continue
+		}
+		asking.Go(func() error {
+			n := d.askPeer(ctx, p, path)
+			if size.Add(int64(len(n.Answer))) > maxAnswers {
+				n.Answer, n.Error = nil, fmt.Sprintf("the answers of all peers have more than %d MiB", maxAnswers>>20)
+			}
+			answers[i] = n
+			return nil
+		})
 	}
-	asking.Wait()
+	_ = asking.Wait() // no call fails
 	all.Nodes = append(all.Nodes, answers...)
 	_, absent := d.redundancy(time.Now())
 	for _, p := range absent {
@@ -203,7 +219,9 @@ func (d *Daemon) askSelf(ctx context.Context, path string) NodeAnswer {
 		n.Error, n.wrongUse = strings.TrimSpace(w.body.String()), w.code == http.StatusBadRequest || w.code == http.StatusNotFound
 		return n
 	}
-	n.Answer = w.body.Bytes()
+	if n.Answer = w.body.Bytes(); w.exceeded {
+		n.Answer, n.Error = nil, fmt.Sprintf("the answer has more than %d MiB", maxAnswer>>20)
+	}
 	return n
 }
 
@@ -252,5 +270,9 @@ func (d *Daemon) serveEvents(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "give since as a time in RFC 3339 format, and limit as a number", http.StatusBadRequest)
 		return
 	}
-	answer(d, func() events.List { return d.events.Since(since, min(limit, maxEvents)) })(w, r)
+	answer(d, func() events.List {
+		l := d.events.Since(since, min(limit, maxEvents))
+		l.Shorten(maxAnswer / 2)
+		return l
+	})(w, r)
 }

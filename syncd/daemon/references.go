@@ -193,6 +193,7 @@ type referenceReader struct {
 	// last is the hash of the content at the last read, if readOnce is true.
 	last     uint64
 	readOnce bool
+	released time.Time // when release last searched
 }
 
 // open opens a kernel map for reading. It closes raw.
@@ -262,6 +263,7 @@ func (r *referenceReader) read(ctx context.Context) error {
 		id    uint64
 		value []byte
 	}
+	began := time.Now().UnixNano()
 	var entries []entry
 	var hash uint64 // does not depend on the order
 	err := r.m.ForEach(ctx, func(key, value []byte) error {
@@ -277,11 +279,15 @@ func (r *referenceReader) read(ctx context.Context) error {
 		return err
 	}
 	for text, n := range r.of.wanted() {
-		if n != nil && hash == r.last && r.readOnce {
+		switch size := r.schema.Key.Size; {
+		case n == nil:
+			n = reference.NewNames(size)
+		case n.Size() != size:
+			return fmt.Errorf("its keys had %d bytes before and have %d now: restart syncd", n.Size(), size)
+		case hash == r.last && r.readOnce:
+			n.Confirm(began)
+			r.release(n)
 			continue
-		}
-		if n == nil {
-			n = reference.NewNames(r.schema.Key.Size)
 		}
 		to, err := schema.ParseReference(text)
 		if err != nil {
@@ -295,16 +301,25 @@ func (r *referenceReader) read(ctx context.Context) error {
 		for _, e := range entries {
 			content[e.id] = r.meaning(paths, e.value)
 		}
-		if n.Update(content) {
+		if n.UpdateAt(content, began) {
 			r.of.log.Debug("referenced map has changed", "ids", len(content))
 		}
-		if n.Crowded() {
-			n.Release(r.of.daemon.markNumbers(n))
-		}
+		r.release(n)
 		r.of.fill(text, n)
 	}
 	r.last, r.readOnce = hash, true
 	return nil
+}
+
+// releaseInterval is the minimum time between two searches for numbers that nothing uses.
+const releaseInterval = 5 * time.Second
+
+// release makes numbers free if many are in use.
+func (r *referenceReader) release(n *reference.Names) {
+	if n.Crowded() && time.Since(r.released) >= releaseInterval {
+		r.released = time.Now()
+		n.Release(r.of.daemon.markNumbers(n))
+	}
 }
 
 // wanted returns the meanings of each reference, nil for those that are not filled.
@@ -340,15 +355,17 @@ func (r *referenceReader) meaning(paths []schema.Path, value []byte) string {
 }
 
 // markNumbers returns a function that marks the numbers of all tables that belong to names. It fails while a table has entries that are not
-// adopted yet.
+// adopted yet, or is converted, and while a map has yet to follow changed ids: former contents still give out their numbers.
 func (d *Daemon) markNumbers(names *reference.Names) func(mark func(uint32)) bool {
 	return func(mark func(uint32)) bool {
 		for _, m := range d.replicas() {
-			t, _ := m.current()
+			m.mu.Lock()
+			t, loading := m.table, m.state == MapLoading
+			m.mu.Unlock()
 			if t == nil {
 				continue
 			}
-			if tr := translationOf(t); tr != nil && !markTable(t, tr, names, mark) {
+			if tr := translationOf(t); tr != nil && (loading || tr.Pending() || !markTable(t, tr, names, mark)) {
 				return false
 			}
 		}

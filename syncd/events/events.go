@@ -3,7 +3,9 @@ package events
 
 import (
 	"context"
+	"encoding/json"
 	"log/slog"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -79,6 +81,17 @@ func (l *Log) Since(t time.Time, limit int) List {
 		list.Events, list.Complete = list.Events[more:], false
 	}
 	return list
+}
+
+// Shorten removes the oldest events until the others have at most size bytes as JSON.
+func (l *List) Shorten(size int) {
+	for i := range slices.Backward(l.Events) {
+		text, err := json.Marshal(&l.Events[i])
+		if size -= len(text) + 1; err != nil || size < 0 {
+			l.Events, l.Complete = l.Events[i+1:], false
+			return
+		}
+	}
 }
 
 // Handler returns a slog.Handler that adds each line from the level info on to the Log, and passes on the lines that next is enabled for.

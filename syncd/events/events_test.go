@@ -65,6 +65,14 @@ func TestRing(t *testing.T) {
 	if len(few.Events) != 3 || few.Complete || few.Events[2].Message != fmt.Sprint(events.Most+9) {
 		t.Errorf("limit 3: got %d events, complete %t, want the latest 3, not complete", len(few.Events), few.Complete)
 	}
+	some.Shorten(1 << 10)
+	if n := len(some.Events); n < 5 || n > 20 || some.Complete || some.Events[n-1].Message != fmt.Sprint(events.Most+9) {
+		t.Errorf("shortened to 1 KiB: got %d events, complete %t, want the latest ones, not complete", n, some.Complete)
+	}
+	few.Complete = true
+	if few.Shorten(1 << 10); len(few.Events) != 3 || !few.Complete {
+		t.Errorf("few events shortened to 1 KiB: got %d, complete %t, want all", len(few.Events), few.Complete)
+	}
 	if none := new(events.Log).Since(begin, 3); none.Events == nil || len(none.Events) != 0 || !none.Complete {
 		t.Errorf("no events: got %v, want an empty list that is complete", none)
 	}

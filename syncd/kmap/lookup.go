@@ -16,16 +16,33 @@ func (k *Map) Lookup(keys []byte, fn func(i int, key, value []byte, found bool))
 		return k.lookupEntries(keys, fn)
 	}
 	size := k.layout.keySize
-	stored := slices.Clone(keys)
-	for at := 0; at+size <= len(stored); at += size {
-		k.translation.ToKernel(stored[at:][:size], nil) // a key without an id is not found
+	stored, with := make([]byte, 0, len(keys)), make([]int, 0, len(keys)/size) // the keys that have an id, and their indexes
+	for i := range len(keys) / size {
+		stored = append(stored, keys[i*size:][:size]...)
+		if ok, _ := k.translation.ToKernel(stored[len(stored)-size:], nil); !ok {
+			stored = stored[:len(stored)-size]
+			continue
+		}
+		with = append(with, i)
 	}
-	return k.lookupEntries(stored, func(i int, key, value []byte, found bool) {
+	next := 0
+	missing := func(before int) {
+		for ; next < before; next++ {
+			fn(next, keys[next*size:][:size:size], nil, false)
+		}
+	}
+	err := k.lookupEntries(stored, func(i int, key, value []byte, found bool) {
+		missing(with[i])
 		if found {
 			k.translation.FromKernel(key, value)
 		}
-		fn(i, keys[i*size:][:size:size], value, found)
+		fn(next, keys[next*size:][:size:size], value, found)
+		next++
 	})
+	if err == nil {
+		missing(len(keys) / size)
+	}
+	return err
 }
 
 // Peek returns the value of a key, translated, or nil if the map has no entry of it. It does not count as a use of an entry in an LRU map. It

@@ -93,6 +93,8 @@ type Syncer struct {
 	retryAt    time.Time
 	lastFailed int
 
+	followed *followers // the latest changes of ids, until they are searched for again
+
 	mu    sync.Mutex
 	stats SyncerStats
 }

@@ -5,6 +5,8 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -93,11 +95,17 @@ func (r *referringMap) receive(port uint16, service, backend string, state uint3
 
 // stored returns the entries of the kernel map: the service, the backend and the state of each port.
 func (r *referringMap) stored() string {
-	found := make(map[uint16]string)
+	var lines []string
 	var key, value []byte
 	for it := r.kernel.Iterate(); it.Next(&key, &value); {
-		found[binary.NativeEndian.Uint16(key)] += fmt.Sprintf(" %d>%d/%d", binary.NativeEndian.Uint16(key[2:]),
-			binary.NativeEndian.Uint32(value), binary.NativeEndian.Uint32(value[4:]))
+		lines = append(lines, fmt.Sprintf("%d %d>%d/%d", binary.NativeEndian.Uint16(key), binary.NativeEndian.Uint16(key[2:]),
+			binary.NativeEndian.Uint32(value), binary.NativeEndian.Uint32(value[4:])))
+	}
+	slices.Sort(lines)
+	found := make(map[string]string)
+	for _, line := range lines {
+		port, rest, _ := strings.Cut(line, " ")
+		found[port] += " " + rest
 	}
 	return fmt.Sprint(found)
 }

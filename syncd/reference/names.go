@@ -10,17 +10,23 @@ package reference
 import (
 	"encoding/binary"
 	"maps"
-	"math"
 	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/zeebo/xxh3"
 )
 
-// unknownPrefix begins the text of a number for an id that the referenced map has never had. It is not a valid meaning.
-const unknownPrefix = "id "
+const (
+	// unknownPrefix begins the text of a number for an id that the referenced map has never had. It is not a valid meaning.
+	unknownPrefix = "id "
+	// noNumber is the number of all ids that find no number of their own. It has no meaning.
+	noNumber = 1
+	// maxMeanings is the maximum number of meanings of a reference. Peers can name some that this node does not have.
+	maxMeanings = 1 << 20
+)
 
 // Names are the meanings of the ids of one reference. A Names is safe for concurrent use. It implements schema.Links.
 type Names struct {
@@ -62,16 +68,24 @@ type Content struct {
 	// lost has the last number of each id that means nothing now, and former the last id of each number that has none now.
 	lost   map[uint64]uint32
 	former map[uint32]uint64
+	// seen is the wall time in nanoseconds at which the last reading began that has found the content.
+	seen *atomic.Int64
+}
+
+func newContent(seen int64) *Content {
+	c := &Content{meanings: make(map[uint64]uint32), ids: make(map[uint32]uint64), seen: new(atomic.Int64)}
+	c.seen.Store(seen)
+	return c
 }
 
 // NewNames returns the meanings of ids of a size in bytes: 1, 2, 4 or 8.
 func NewNames(size int) *Names {
-	n := &Names{size: size, most: math.MaxUint32, numbers: make(map[string]uint32)}
+	n := &Names{size: size, most: maxMeanings, numbers: make(map[string]uint32)}
 	if size < 4 {
-		n.most = 1<<(8*size) - 1
+		n.most = min(n.most, 1<<(8*size)-1)
 	}
-	n.current.Store(&Content{})
-	n.texts.Store(&[]*meaning{nil}) // number 0
+	n.current.Store(newContent(0))
+	n.texts.Store(&[]*meaning{nil, {text: unknownPrefix}}) // numbers 0 and noNumber
 	return n
 }
 
@@ -112,9 +126,7 @@ func (n *Names) sum(number uint32) uint64 {
 // number returns the number of a text, and assigns one if it has none. The caller holds mu.
 func (n *Names) number(text string) (uint32, bool) {
 	if k, ok := n.numbers[text]; ok {
-		if n.marked != nil {
-			n.marked[k] = true
-		}
+		n.giveOut(k)
 		return k, true
 	}
 	texts := *n.texts.Load()
@@ -133,39 +145,53 @@ func (n *Names) number(text string) (uint32, bool) {
 	}
 	n.texts.Store(&texts)
 	n.numbers[m.text] = k
-	if n.marked != nil {
-		n.marked[k] = true
-	}
+	n.giveOut(k)
 	return k, true
 }
 
-// Update replaces the content of the referenced map: the meaning of each id. It reports whether something has changed. An id with an
-// empty meaning counts as absent.
+// giveOut notes that a number may be on its way into a table. The caller holds mu.
+func (n *Names) giveOut(k uint32) {
+	if n.marked != nil {
+		n.marked[k] = true
+	}
+	delete(n.unmarked, k)
+}
+
+// Update is UpdateAt for a reading that begins now.
 func (n *Names) Update(content map[uint64]string) (changed bool) {
+	return n.UpdateAt(content, time.Now().UnixNano())
+}
+
+// UpdateAt replaces the content of the referenced map: the meaning of each id, in a reading that began at a wall time in nanoseconds. It
+// reports whether something has changed. An id with an empty meaning counts as absent.
+func (n *Names) UpdateAt(content map[uint64]string, began int64) (changed bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	old := n.current.Load()
-	c := &Content{meanings: make(map[uint64]uint32, len(content)), ids: make(map[uint32]uint64, len(content))}
+	old, c := n.current.Load(), newContent(began)
 	for id, text := range content {
 		if text == "" {
 			continue
 		}
 		k, ok := n.number(text)
 		if !ok {
-			continue // like an id without a meaning, until numbers are free again
+			k = noNumber // until numbers are free again
 		}
 		c.meanings[id] = k
-		if lowest, ok := c.ids[k]; !ok || id < lowest {
+		if lowest, ok := c.ids[k]; k != noNumber && (!ok || id < lowest) {
 			c.ids[k] = id
 		}
 	}
 	c.lost, c.former = missing(c.meanings, old.lost, old.meanings), missing(c.ids, old.former, old.ids)
 	if maps.Equal(c.meanings, old.meanings) {
+		old.seen.Store(began)
 		return false
 	}
 	n.current.Store(c)
 	return true
 }
+
+// Confirm notes that a reading that began at a wall time has found the current content again.
+func (n *Names) Confirm(began int64) { n.current.Load().seen.Store(began) }
 
 // missing returns the elements of older and old without those whose key now has. The elements of old count more.
 func missing[K, V comparable](now, older, old map[K]V) map[K]V {
@@ -182,21 +208,25 @@ func missing[K, V comparable](now, older, old map[K]V) map[K]V {
 func (n *Names) Content() *Content { return n.current.Load() }
 
 // numberOf returns the number of an id. An id that has lost its meaning keeps it. An id of 0 without a meaning has the number 0: it stands
-// for no id. Another id without a meaning has a number without a meaning.
-func (n *Names) numberOf(c *Content, id uint64) uint32 {
-	if k, ok := c.numberOf(id); ok {
+// for no id. Another id without a meaning has a number without a meaning. So has, in keys, an id whose meaning a lower id has, too: the
+// entries of both cannot have one key.
+func (n *Names) numberOf(c *Content, id uint64, inKey bool) uint32 {
+	if k, ok := c.numberOf(id, inKey); ok {
 		return k
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	k, _ := n.number(unknownText(id))
+	k, ok := n.number(unknownText(id))
+	if !ok {
+		return noNumber
+	}
 	return k
 }
 
-// numberOf is Names.numberOf without ids that never had a meaning.
-func (c *Content) numberOf(id uint64) (number uint32, ok bool) {
+// numberOf is Names.numberOf without ids that have a number without a meaning.
+func (c *Content) numberOf(id uint64, inKey bool) (number uint32, ok bool) {
 	if k, ok := c.meanings[id]; ok {
-		return k, true
+		return k, !inKey || k == noNumber || c.ids[k] == id
 	}
 	if k, ok := c.lost[id]; ok {
 		return k, true
@@ -220,8 +250,12 @@ func (n *Names) idOf(c *Content, number uint32) (id uint64, ok, stale bool) {
 		return id, true, false
 	}
 	if m := n.meaning(number); m != nil && strings.HasPrefix(m.text, unknownPrefix) {
+		if number == noNumber {
+			return 0, false, false
+		}
 		id = binary.BigEndian.Uint64([]byte(m.text[len(unknownPrefix):])) // an id of this node
-		_, taken := c.meanings[id]
+		k, taken := c.meanings[id]
+		taken = taken && (k == noNumber || c.ids[k] == id) // otherwise a lower id has the meaning
 		return id, !taken, taken
 	}
 	if id, ok = c.former[number]; ok {
@@ -236,13 +270,20 @@ func (n *Names) changed(old, now *Content) map[uint32]bool {
 	changed := make(map[uint32]bool)
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	for id, k := range now.meanings {
-		was, ok := old.numberOf(id)
-		if !ok {
-			was = n.numbers[unknownText(id)]
+	// In keys, only one of several ids with a meaning has its number.
+	number := func(c *Content, id uint64, inKey bool) (uint32, bool) {
+		if k, ok := c.numberOf(id, inKey); ok {
+			return k, true
 		}
-		if was != k {
-			changed[was], changed[k] = true, true
+		k, ok := n.numbers[unknownText(id)]
+		return k, ok
+	}
+	for id := range now.meanings {
+		for _, inKey := range []bool{false, true} {
+			was, known := number(old, id, inKey)
+			if is, ok := number(now, id, inKey); was != is || known != ok {
+				changed[was], changed[is] = changed[was] || known, changed[is] || ok
+			}
 		}
 	}
 	for k, id := range now.ids {
@@ -270,8 +311,9 @@ func (n *Names) Crowded() bool {
 // releaseAbove is the number of meanings up to which none is released, unless the ids are too narrow for it.
 const releaseAbove = 1 << 16
 
-// Release makes numbers free that nothing uses. each calls mark for each number in all tables, and returns false if it could not do so. A
-// number becomes free if two successive calls do not find it: a number that was given out may be on its way into a table.
+// Release makes numbers free that nothing uses. each calls mark for each number in all tables, and returns false if it could not do so, or if
+// a Translation still has former contents. A number becomes free if two successive calls do not find it, and it was not given out meanwhile:
+// it may be on its way into a table. The first call makes ids that had it forget it.
 func (n *Names) Release(each func(mark func(number uint32)) bool) {
 	n.mu.Lock()
 	n.marked = make(map[uint32]bool)
@@ -290,29 +332,28 @@ func (n *Names) Release(each func(mark func(number uint32)) bool) {
 	}
 	unmarked := make(map[uint32]bool)
 	for text, k := range n.numbers {
-		if found[k] {
-			continue
-		}
-		if !n.unmarked[k] {
+		switch {
+		case found[k]:
+		case n.unmarked[k]:
+			delete(n.numbers, text)
+			n.free = append(n.free, k)
+		default:
 			unmarked[k] = true
-			continue
 		}
-		delete(n.numbers, text)
-		n.free = append(n.free, k)
 	}
 	n.unmarked = unmarked
-	n.forgetLost(c)
+	n.forget(c, unmarked)
 }
 
-// forgetLost removes the former meanings of ids whose number is free. The caller holds mu.
-func (n *Names) forgetLost(c *Content) {
+// forget removes the former meanings of ids whose numbers are not in use. The caller holds mu.
+func (n *Names) forget(c *Content, unused map[uint32]bool) {
 	less := *c
 	less.lost, less.former = maps.Clone(c.lost), maps.Clone(c.former)
-	for _, k := range n.free {
-		delete(less.former, k)
+	maps.DeleteFunc(less.former, func(k uint32, _ uint64) bool { return unused[k] })
+	maps.DeleteFunc(less.lost, func(_ uint64, k uint32) bool { return unused[k] })
+	if len(less.lost) < len(c.lost) || len(less.former) < len(c.former) {
+		n.current.Store(&less)
 	}
-	maps.DeleteFunc(less.lost, func(_ uint64, k uint32) bool { return slices.Contains(n.free, k) })
-	n.current.Store(&less)
 }
 
 // appendMeaning appends the meaning of a number: bytes that do not depend on the number.

@@ -1,7 +1,9 @@
 package reference
 
 import (
+	"bytes"
 	"fmt"
+	"math"
 	"sync/atomic"
 
 	"github.com/zeebo/xxh3"
@@ -93,10 +95,13 @@ func (t *Translation) placesOf(key, value []byte) []place {
 
 // FromKernel replaces the ids in an entry of the kernel map by numbers. value may be nil.
 func (t *Translation) FromKernel(key, value []byte) {
-	contents := *t.contents.Load()
+	t.fromKernel(*t.contents.Load(), key, value)
+}
+
+func (t *Translation) fromKernel(contents []*Content, key, value []byte) {
 	for _, p := range t.placesOf(key, value) {
 		id := p.bytes(key, value)
-		store(id, uint64(t.sets[p.set].numberOf(contents[p.set], load(id))))
+		store(id, uint64(t.sets[p.set].numberOf(contents[p.set], load(id), p.Key)))
 	}
 }
 
@@ -117,7 +122,7 @@ func (t *Translation) ToKernel(key, value []byte) (ok, stale bool) {
 			found = known && !old
 			keyOK = keyOK && found
 		}
-		if !found {
+		if found = found && (p.Size == 8 || id>>(8*p.Size) == 0); !found {
 			ok, stale = false, stale || old
 			continue
 		}
@@ -173,6 +178,39 @@ func (c *Changes) Affects(key, value []byte) bool {
 		}
 	}
 	return false
+}
+
+// After returns the key, after the changes, of the entry that the kernel map has under a key of the table before them. ok is false if it can
+// have none.
+func (c *Changes) After(key []byte) (after []byte, ok bool) {
+	after = bytes.Clone(key)
+	if ok, _ := c.t.ToKernel(after, nil); !ok {
+		return nil, false
+	}
+	c.t.fromKernel(c.contents, after, nil)
+	return after, true
+}
+
+// Known reports whether all numbers in a key have a meaning.
+func (c *Changes) Known(key []byte) bool {
+	for _, p := range c.t.keyPlaces {
+		number := uint32(load(p.bytes(key, nil)))
+		if _, ok := c.t.sets[p.set].Name(number); !ok && number != 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// Since returns a wall time in nanoseconds at which the changes had not happened yet.
+func (c *Changes) Since() int64 {
+	since := int64(math.MaxInt64)
+	for i, old := range *c.t.contents.Load() {
+		if len(c.changed[i]) > 0 {
+			since = min(since, old.seen.Load())
+		}
+	}
+	return since
 }
 
 // Apply makes the changes effective: entries are translated by the contents of the changes from now on.

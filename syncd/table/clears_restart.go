@@ -2,8 +2,6 @@ package table
 
 import (
 	"slices"
-
-	"github.com/zeebo/xxh3"
 )
 
 // After a restart, an absent key of an earlier incarnation of this node counts as deleted. If nearly all keys are absent,
@@ -195,7 +193,7 @@ func (t *Table) noteLoaded(s uint32) {
 	case stop.Seed == 0:
 		t.clears.loadedOf.add(s)
 	default:
-		if e, found := stop.find(xxh3.HashSeed(t.key(s), stop.Seed)); found && stop.Owners[e.owner].Node == t.opt.Self.Node {
+		if e, found := stop.find(t.hashStopKey(stop.Seed, s)); found && stop.Owners[e.owner].Node == t.opt.Self.Node {
 			t.clears.found++
 		}
 	}

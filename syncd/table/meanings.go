@@ -14,6 +14,12 @@ type Meanings interface {
 // Meanings returns Options.Meanings. It takes no lock.
 func (t *Table) Meanings() Meanings { return t.opt.Meanings }
 
+// WritesEntriesOf reports whether entries of an owner in the local map are those of the load balancer of this node, and not copies that syncd
+// has written. Those of an earlier incarnation are copies unless the map is the one that it has replicated.
+func (t *Table) WritesEntriesOf(o Owner) bool {
+	return o.Node == t.opt.Self.Node && (t.opt.SameMap || o.Incarnation == t.opt.Self.Incarnation)
+}
+
 // Rewrite makes the writer write a live record again: its entry in the kernel map means something else now. The record stays as it is, so
 // that reads of the entry prove nothing until then.
 func (tx *Tx) Rewrite(r Ref) {

@@ -1,6 +1,7 @@
 package table
 
 import (
+	"fmt"
 	"hash/fnv"
 	"testing"
 )
@@ -112,5 +113,41 @@ func TestRewrite(t *testing.T) {
 	r.want("k", "v v1000 b100")
 	if n := r.tab.Stats().Dirty; n != 0 {
 		t.Errorf("records to write: got %d, want 0", n)
+	}
+}
+
+// keyMeaning is Meanings with an id in keys, in no byte of the tests: what it means is appended.
+type keyMeaning struct{}
+
+func (keyMeaning) Sum(_, _ []byte) uint64 { return 1 }
+func (keyMeaning) Append(dst, key, value []byte) []byte {
+	return append(append(append(dst, key...), value...), "\x05vip=1"...)
+}
+func (keyMeaning) FromKernel([]byte, []byte) {}
+
+// The entries of a map with references in keys are found at a start after a clean stop. A few have ended meanwhile: no clear.
+func TestStopOfKeysWithMeanings(t *testing.T) {
+	for name, m := range map[string]Meanings{"none": nil, "in keys": keyMeaning{}} {
+		means := func(o *Options) { o.Meanings = m }
+		before := newRig(t, restores, means)
+		for i := range 400 {
+			before.remote(Accepted, int64(stopTime), older, stopTime+Version(i), fmt.Sprint("k", i), "v")
+		}
+		before.write()
+		var s Stop
+		before.tab.View(func(tx *Tx) { s = tx.Stop(7) })
+		r := clearRig{newRig(t, restores, means, holdClears, sameMap, func(o *Options) { o.Stop = s })}
+		r.tab.Update(func(tx *Tx) { tx.DelayAbsent(); tx.BeginLoad() })
+		for i := range 280 {
+			r.load(Accepted, fmt.Sprint("k", i), "v")
+		}
+		r.tab.Update(func(tx *Tx) { tx.AdvanceClock(int64(stopTime) + second); tx.EndLoad() })
+
+		r.receive("k", 280, 400, stopTime)
+		r.decideAbsent(int64(stopTime) + 2*second)
+		st := r.tab.Stats()
+		if st.Live != 280 || st.Clears != 0 {
+			t.Errorf("%s: got %d live entries and %d clears, want 280 and none: 120 of 400 have ended", name, st.Live, st.Clears)
+		}
 	}
 }

@@ -115,6 +115,14 @@ func (t *Table) hashStop(seed uint64, s uint32, buf []byte) (key, content uint64
 	return xxh3.HashSeed(buf[:t.opt.KeySize], seed), xxh3.HashSeed(buf, seed), buf
 }
 
+// hashStopKey returns the hash of the key of a record.
+func (t *Table) hashStopKey(seed uint64, s uint32) uint64 {
+	if t.opt.Meanings == nil {
+		return xxh3.HashSeed(t.key(s), seed)
+	}
+	return xxh3.HashSeed(t.opt.Meanings.Append(nil, t.key(s), nil), seed)
+}
+
 // hashStopMeanings is hashStop for entries with numbers, which may have other meanings at the next start.
 func (t *Table) hashStopMeanings(seed uint64, s uint32, buf []byte) (key, content uint64, _ []byte) {
 	buf = t.opt.Meanings.Append(buf[:0], t.key(s), nil)
