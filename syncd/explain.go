@@ -26,7 +26,7 @@ func newExplain() *cobra.Command {
 whether the kernel map has the same, and the reasons if not. KEY is a key as syncd dump prints it.
 --where selects up to 10 entries by conditions instead.
 Exit code 0: the kernel maps of all nodes have it, or no record or kernel map has it live. 1: some node
-lacks it, has another value, or does not answer, or no node knows the key. 2: wrong use, such as no
+lacks it, has another value, or does not answer, or no node has the key. 2: wrong use, such as no
 such map or field.`,
 		Example: `  syncd explain ct_map '{saddr=10.0.0.1 daddr=10.0.0.9 sport=4242 dport=443 proto=6}'
   syncd explain ct_map --where sport=4242 --where dport=443`,

@@ -33,7 +33,7 @@ func TestExplanationsArePrinted(t *testing.T) {
 		"a node has a tombstone":    {[]nodeKey{live, node("lb2", daemon.RecordDeleted, daemon.KernelAbsent)}, false},
 		"a node does not answer":    {[]nodeKey{live, {Node: "lb2", Error: "lost"}}, false},
 		"the first does not answer": {[]nodeKey{{Node: "lb2", Error: "lost"}, live}, false},
-		"no node knows it":          {[]nodeKey{node("lb1", daemon.RecordNone, daemon.KernelAbsent)}, false},
+		"no node has it":            {[]nodeKey{node("lb1", daemon.RecordNone, daemon.KernelAbsent)}, false},
 		"it has ended":              {[]nodeKey{node("lb1", daemon.RecordDeleted, daemon.KernelAbsent), node("lb2", daemon.RecordNone, daemon.KernelAbsent)}, true},
 		"it has expired":            {[]nodeKey{node("lb1", daemon.RecordExpired, daemon.KernelPresent), node("lb2", daemon.RecordExpired, daemon.KernelAbsent)}, true},
 		"a kernel map has it still": {[]nodeKey{node("lb1", daemon.RecordDeleted, daemon.KernelPresent), node("lb2", daemon.RecordNone, daemon.KernelAbsent)}, false},

@@ -101,7 +101,7 @@ func TestHostileStatusesArePrinted(t *testing.T) {
 	}
 	for _, forged := range []string{"\nlb1  ready", "\nlb1 is well", "\nPROBLEMS OF lb1\n"} {
 		if strings.Contains(out.String(), forged) {
-			t.Errorf("status: got a forged line %q in\n%s", forged, out.String())
+			t.Errorf("status: got the line %q of a peer, want no line about others, in\n%s", forged, out.String())
 		}
 	}
 	for _, n := range all.Nodes[1:] {

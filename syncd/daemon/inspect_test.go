@@ -118,8 +118,8 @@ func TestEventsAtAnyLogLevel(t *testing.T) {
 	}
 }
 
-// TestStrangersMayNotAsk: a caller without the certificate of a node gets no answer, and questions have limits.
-func TestStrangersMayNotAsk(t *testing.T) {
+// TestOnlyNodesMayAsk: a caller without the certificate of a node gets no answer, and questions have limits.
+func TestOnlyNodesMayAsk(t *testing.T) {
 	n1, n2, _, _ := twoNodes(t, 100)
 	ca, err := testcert.NewCA(t.TempDir(), "ca")
 	if err != nil {

@@ -92,8 +92,7 @@ type Syncer struct {
 	backoff    time.Duration
 	retryAt    time.Time
 	lastFailed int
-
-	followed *followers // the latest changes of ids, until they are searched for again
+	followed   *followers // the latest changes of ids, until they are searched for again
 
 	mu    sync.Mutex
 	stats SyncerStats
