@@ -211,9 +211,17 @@ func TestReloadBySignalAndByCommand(t *testing.T) {
 	signal.Notify(make(chan os.Signal, 1), unix.SIGHUP)
 	w := newWorkplace(t)
 	socket := w.path("syncd.sock")
+	original, err := os.ReadFile(w.path("syncd.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.write("syncd.yaml", string(original)+"log-level: error\n")
 	ended := make(chan error, 1)
 	go func() {
-		_, err := run(t, "run", "--config", w.path("syncd.yaml"), "--log-level=error")
+		out, err := run(t, "run", "--config", w.path("syncd.yaml"))
+		if strings.Contains(out, "level=INFO") || !strings.Contains(out, "level=WARN msg=\"changed settings need a restart\"") {
+			t.Errorf("log: want warnings after the reload with log-level warn, and no other lines than errors before it, in\n%s", out)
+		}
 		ended <- err
 	}()
 	t.Cleanup(func() {
@@ -234,19 +242,15 @@ func TestReloadBySignalAndByCommand(t *testing.T) {
 		poll.Eventually(t, fmt.Sprintf("%d maps after %s", count, what), func() bool { return maps() == count }, func() any { return maps() })
 	}
 	wait("start", 1)
-	settings, err := os.ReadFile(w.path("syncd.yaml"))
-	if err != nil {
-		t.Fatal(err)
-	}
 	with := func(more string) string {
-		return strings.Replace(string(settings), "map: [", "map: ["+more+", ", 1)
+		return strings.Replace(string(original), "map: [", "map: ["+more+", ", 1)
 	}
-	w.write("syncd.yaml", with("a=/sys/fs/bpf/none_a"))
+	w.write("syncd.yaml", with("a=/sys/fs/bpf/none_a")+"log-level: error\n")
 	if err := unix.Kill(os.Getpid(), unix.SIGHUP); err != nil {
 		t.Fatal(err)
 	}
 	wait("SIGHUP", 2)
-	w.write("syncd.yaml", with("a=/sys/fs/bpf/none_a, b=/sys/fs/bpf/none_b")+"scan-budget: 7\n")
+	w.write("syncd.yaml", with("a=/sys/fs/bpf/none_a, b=/sys/fs/bpf/none_b")+"scan-budget: 7\nlog-level: warn\n")
 	out, err := run(t, "reload", "--control-socket", socket)
 	if err != nil || !strings.Contains(out, "maps added: b") || !strings.Contains(out, "scan-budget") {
 		t.Errorf("reload: got output %q, error %v, want map b added and scan-budget listed", out, err)

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"errors"
 	"io"
 	"log/slog"
 
@@ -45,8 +44,10 @@ func runDaemon(cmd *cobra.Command, file string) error {
 	}
 	signals, stop := hangUps()
 	defer stop()
+	level := new(slog.LevelVar)
+	level.Set(loaded.Level())
 	d, err := daemon.New(daemon.Options{
-		Config: loaded, Version: version, Logger: newLogger(cmd.ErrOrStderr(), &loaded),
+		Config: loaded, Version: version, Logger: newLogger(cmd.ErrOrStderr(), &loaded, level), LogLevel: level,
 		Reload: func() (config.Config, error) { return config.Load(file, cmd.Flags()) },
 	})
 	if err != nil {
@@ -56,18 +57,11 @@ func runDaemon(cmd *cobra.Command, file string) error {
 	return d.Run(cmd.Context())
 }
 
-// newLogger returns the logger of the settings, which writes to out.
-func newLogger(out io.Writer, c *config.Config) *slog.Logger {
-	var level slog.Level
-	err := level.UnmarshalText([]byte(c.LogLevel))
+// newLogger returns the logger of the settings, which writes to out from a level on.
+func newLogger(out io.Writer, c *config.Config, level slog.Leveler) *slog.Logger {
 	options := &slog.HandlerOptions{Level: level}
-	var handler slog.Handler = slog.NewTextHandler(out, options)
 	if c.LogFormat == "json" {
-		handler = slog.NewJSONHandler(out, options)
+		return slog.New(slog.NewJSONHandler(out, options))
 	}
-	log := slog.New(handler)
-	if err != nil {
-		log.Error("log level is unknown", "error", errors.Unwrap(err), "hint", "set log-level to debug, info, warn or error") // unreachable: Validate checks it
-	}
-	return log
+	return slog.New(slog.NewTextHandler(out, options))
 }

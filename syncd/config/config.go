@@ -7,6 +7,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"os"
 	"path"
@@ -187,6 +188,15 @@ func ParseMap(s string) (Map, error) {
 		return Map{}, fmt.Errorf("map %q: name %q is not usable: letters, digits, '_', '.' and '-', at most 64", s, m.Name)
 	}
 	return m, nil
+}
+
+// Level returns the log level; info if LogLevel is none, which Validate refuses.
+func (c *Config) Level() slog.Level {
+	var level slog.Level
+	if level.UnmarshalText([]byte(c.LogLevel)) != nil {
+		return slog.LevelInfo
+	}
+	return level
 }
 
 // ValidateMaps is Validate for the settings of maps only.

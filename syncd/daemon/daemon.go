@@ -38,6 +38,8 @@ type Options struct {
 	Config  config.Config
 	Version string // of the program, for status and metrics
 	Logger  *slog.Logger
+	// LogLevel is the level of Logger, which a reload sets; nil: it cannot change.
+	LogLevel *slog.LevelVar
 	// Wall is the wall clock; nil: time.Now. Tests of nodes with different clocks, and of clocks that
 	// are set, replace it. It is called concurrently.
 	Wall func() time.Time
@@ -58,6 +60,7 @@ type Daemon struct {
 	accessConfig atomic.Pointer[config.Config] // settings of access control; a reload replaces them
 	version      string
 	log          *slog.Logger
+	logLevel     *slog.LevelVar // Options.LogLevel
 	clock        *clock
 	// unsynchronised is Options.Unsynchronised.
 	unsynchronised func() bool
@@ -135,7 +138,7 @@ func New(o Options) (_ *Daemon, err error) {
 		o.Wall = time.Now
 	}
 	d := &Daemon{
-		unsynchronised: o.Unsynchronised, config: o.Config, version: o.Version, log: o.Logger, clock: newClock(o.Wall, monotonic), started: time.Now(), wakeMaps: make(chan struct{}, 1), logLimiter: newLogLimiter(), events: new(events.Log),
+		unsynchronised: o.Unsynchronised, config: o.Config, version: o.Version, log: o.Logger, logLevel: o.LogLevel, clock: newClock(o.Wall, monotonic), started: time.Now(), wakeMaps: make(chan struct{}, 1), logLimiter: newLogLimiter(), events: new(events.Log),
 	}
 	d.clock.stepped = d.noteStep
 	d.reloads = reloads{load: o.Reload, requests: make(chan chan<- reloadAnswer), last: d.started}

@@ -21,7 +21,7 @@ var ErrSettings = errors.New("settings not reloaded, the former ones stay in use
 // not change: certificates, gossip keys, and the types of maps when those are attached next.
 var reloadable = []string{
 	"profile", "map", "schema", "field", "allowed-names", "observers", "read-from", "write-from",
-	"tls-cert", "tls-key", "tls-ca", "tls-crl",
+	"tls-cert", "tls-key", "tls-ca", "tls-crl", "log-level",
 }
 
 // Reloaded is the result of a reload.
@@ -144,6 +144,9 @@ func (d *Daemon) reload(ctx context.Context, g *errgroup.Group) (Reloaded, error
 	}
 	if done.Keys, err = d.useKeys(p.keys); err != nil {
 		return Reloaded{}, fmt.Errorf("settings partially applied, without gossip keys: %w", err)
+	}
+	if d.logLevel != nil {
+		d.logLevel.Set(next.Level())
 	}
 	done.NeedsRestart = changedSettings(&d.config, &next)
 	return done, nil
