@@ -165,8 +165,13 @@ func (f *followers) removeOldKeys() (removed bool, err error) {
 				return false, err
 			}
 		}
-		if failed, err := f.s.m.Apply(b); err != nil || failed > 0 {
+		if _, err := f.s.m.Apply(b); err != nil {
 			return false, err
+		}
+		for i := range b.Len() {
+			if b.transient(i) { // another error is that of a key that the map cannot have
+				return false, nil
+			}
 		}
 		keys = keys[len(some):]
 	}
