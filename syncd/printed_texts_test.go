@@ -327,7 +327,7 @@ func (h *hostileHost) keepChanging() (stop func()) {
 func TestLogIsPrintable(t *testing.T) {
 	for _, format := range []string{"text", "json"} {
 		var out bytes.Buffer
-		log := newLogger(printable.NewWriter(&out), &config.Config{LogLevel: "info", LogFormat: format}, slog.LevelDebug)
+		log := newLogger(printable.NewWriter(&out), &config.Config{LogLevel: "info", LogFormat: format}, new(slog.LevelVar))
 		record := slog.NewRecord(time.Now(), slog.LevelWarn, hostile("message"), 0)
 		record.Add(hostile("key"), hostile("value"), "error", errors.New(hostile("error")), "bytes", []byte("\x1b\xff"))
 		if err := log.Handler().Handle(t.Context(), record); err != nil {

@@ -58,7 +58,7 @@ func runDaemon(cmd *cobra.Command, file string) error {
 }
 
 // newLogger returns the logger of the settings, which writes to out from a level on.
-func newLogger(out io.Writer, c *config.Config, level slog.Leveler) *slog.Logger {
+func newLogger(out io.Writer, c *config.Config, level *slog.LevelVar) *slog.Logger {
 	options := &slog.HandlerOptions{Level: level}
 	if c.LogFormat == "json" {
 		return slog.New(slog.NewJSONHandler(out, options))

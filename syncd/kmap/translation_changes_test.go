@@ -2,6 +2,7 @@ package kmap
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -78,14 +79,19 @@ func TestKeysWithoutAnID(t *testing.T) {
 	r.receive(10, "vip=1", "m", 7)
 	r.wantStored("a peer's entry", fmt.Sprintf("map[10: %d>5/7]", k2))
 	unknown, _ := referringEntry(10, uint16(k2), 0, 0)
-	var found []string
+	type result struct {
+		index int
+		key   string
+		found bool
+	}
+	var results []result
 	if err := r.m.Lookup(append(append(append([]byte(nil), unknown...), known...), unknown...), func(i int, key, _ []byte, ok bool) {
-		found = append(found, fmt.Sprint(i, key, ok))
+		results = append(results, result{i, string(key), ok})
 	}); err != nil {
 		t.Fatal(err)
 	}
-	if want := fmt.Sprint([]string{fmt.Sprint(0, unknown, false), fmt.Sprint(1, known, true), fmt.Sprint(2, unknown, false)}); fmt.Sprint(found) != want {
-		t.Errorf("Lookup: got %v, want %v", found, want)
+	if want := []result{{0, string(unknown), false}, {1, string(known), true}, {2, string(unknown), false}}; !slices.Equal(results, want) {
+		t.Errorf("Lookup: got %v, want %v", results, want)
 	}
 	if value, err := r.m.Peek(unknown); err != nil || value != nil {
 		t.Errorf("Peek of a key without an id: got %x and error %v, want none", value, err)

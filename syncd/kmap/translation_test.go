@@ -187,6 +187,7 @@ func TestReferences(t *testing.T) {
 			}
 
 			// The id of a service changes: the entries of both nodes get new keys, and neither is deleted.
+			r.services.Confirm(now()) // the load balancer has written the entry before
 			r.services.Update(map[uint64]string{3: "vip=1", 1: "vip=2", 2: "vip=9"})
 			r.wantStored("other services", "map[10: 3>5/1 20: 1>7/1]")
 			r.rescan()
