@@ -60,6 +60,7 @@ var remediesNotRun = map[string]string{
 var remedyCases = []remedyCase{
 	{id: "drained", fault: shell("syncd drain --timeout 60s"), steps: []remedyStep{remedy("syncd drain --undo")}},
 	{id: "scans-paused", fault: shell("syncd scans pause --for 10m"), steps: []remedyStep{remedy("syncd scans resume")}},
+	{id: "map-paused", fault: shell("syncd pause ct_map"), steps: []remedyStep{remedy("syncd resume ct_map")}},
 	{id: "map-cleared", fault: (*remedies).clearMap, steps: []remedyStep{remedy("syncd clears restore ct_map")}, after: func(r *remedies) {
 		r.holds("lb1", sessionsOfProcedures)
 	}},

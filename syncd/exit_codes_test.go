@@ -82,7 +82,7 @@ func TestEveryCommandFailsWithoutADaemon(t *testing.T) {
 
 // requests are the commands that send requests to the daemon.
 var requests = map[string]bool{
-	"status": true, "events": true, "explain": true, "wait-ready": true, "drain": true, "dump": true, "watch": true, "diff": true, "resync": true, "forget": true, "purge": true,
+	"status": true, "events": true, "explain": true, "wait-ready": true, "drain": true, "dump": true, "watch": true, "diff": true, "resync": true, "pause": true, "resume": true, "forget": true, "purge": true,
 	"clears release": true, "clears restore": true, "latency": true, "scans pause": true, "scans resume": true, "reload": true,
 }
 
@@ -168,6 +168,12 @@ func TestExitCodesOfARunningDaemon(t *testing.T) {
 	ask(exitFailed, "diff", name) // no peer to compare with
 	ask(exitUsage, "diff", name, "--peer", "lb9")
 	ask(0, "resync", name)
+	ask(exitUsage, "pause", "other")
+	ask(0, "pause", name)
+	ask(exitFailed, "status") // the pause is a problem
+	ask(0, "resume", name)
+	ask(0, "resume", name)
+	ask(0, "status")
 	ask(0, "scans", "pause", "--for", "1h")
 	ask(0, "scans", "resume")
 	ask(exitFailed, "drain", "--timeout", "1s") // the last node

@@ -150,6 +150,8 @@ func (h *hostileHost) commandLines() map[string][][]string {
 		"watch":                 {ct, {ctMap, "--cluster", "--sum", "n", "--times", "1", "--interval", "100ms"}},
 		"diff":                  {ct, {ctMap, "--peer", unknown}, {otherMap}},
 		"resync":                {{ctMap, "--timeout", "1s"}},
+		"pause":                 {{unknown}},
+		"resume":                {{unknown}, ct},
 		"forget":                {{"--owner", unknown, "--yes"}, {"--owner", unknown}, {"--owner", "lb9", "--yes", ctMap}},
 		"purge":                 {{ctMap, "--yes"}, {unknown}},
 		"clears release":        {ct, {unknown}},

@@ -39,6 +39,8 @@ func (a *admin) controlHandler() http.Handler {
 	mux.HandleFunc("GET /watch/{map}", a.serveEntries)
 	mux.HandleFunc("GET /diff/{map}", a.serveDiff)
 	mux.HandleFunc("PUT /resync/{map}", a.serveResync)
+	mux.HandleFunc("PUT /pause/{map}", a.servePause)
+	mux.HandleFunc("DELETE /pause/{map}", a.servePause)
 	mux.HandleFunc("PUT /reload", a.serveReload)
 	mux.HandleFunc("PUT /forget", a.serveForget)
 	mux.HandleFunc("GET /kernel-calls", a.serveKernelCalls)

@@ -28,6 +28,9 @@ func (f *finder) mapProblems(m *MapStatus) {
 		}
 		f.add(p)
 	}
+	if !m.Paused.IsZero() {
+		f.add(problem.Problem{ID: "map-paused", Map: m.Name, Text: "no changes are sent or received", Since: m.Paused})
+	}
 	f.failedWrites(m)
 	if c := m.Clear; c != nil {
 		add("map-cleared", c.text())

@@ -53,6 +53,7 @@ type replica struct {
 	fields     []schema.Setting // settings of the fields of all maps
 	end        func()           // stops run and the replication, and waits for both; set by start
 
+	paused    atomic.Pointer[time.Time]           // since when replication is paused; nil: it is not
 	described atomic.Pointer[replicate.KernelMap] // the attached kernel map, for peers; nil: none is attached
 
 	mu            sync.Mutex

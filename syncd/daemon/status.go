@@ -127,15 +127,16 @@ type MapStatus struct {
 	// MetricsProblem is why the setting metrics has no effect.
 	MetricsProblem string `json:"metrics_problem,omitempty"`
 
-	Live        int    `json:"live"`
-	Tombstones  int    `json:"tombstones"`
-	Unversioned int    `json:"unversioned"`
-	Pending     int    `json:"pending_writes"`
-	Failed      int    `json:"failed_writes"`
-	LastFailure string `json:"last_write_failure,omitempty"` // cause of the latest failed write: full, memory, busy, id or other
-	Position    uint64 `json:"position"`
-	Applied     uint64 `json:"applied"`
-	Memory      uint64 `json:"memory_bytes"`
+	Live        int       `json:"live"`
+	Tombstones  int       `json:"tombstones"`
+	Unversioned int       `json:"unversioned"`
+	Pending     int       `json:"pending_writes"`
+	Failed      int       `json:"failed_writes"`
+	Paused      time.Time `json:"paused_since,omitzero"`        // since when replication is paused: `syncd pause`
+	LastFailure string    `json:"last_write_failure,omitempty"` // cause of the latest failed write: full, memory, busy, id or other
+	Position    uint64    `json:"position"`
+	Applied     uint64    `json:"applied"`
+	Memory      uint64    `json:"memory_bytes"`
 
 	// Unsent is the number of entries that cannot be sent to any peer. Exceptions lists some of
 	// them.
@@ -322,6 +323,7 @@ func (m *replica) status() MapStatus {
 	if m.err != nil {
 		s.Error = m.err.Error()
 	}
+	s.Paused = m.pausedSince()
 	s.MetricsProblem = m.metricsProblem()
 	s.FieldRoles = m.fieldRolesStatus()
 	if m.state == MapWaiting {

@@ -70,6 +70,7 @@ var Kinds = []Kind{
 	{ID: "map-missing", Severity: Critical, Meaning: "the sessions of the map are not replicated", Remedy: "start the load balancer, or correct map: syncd maps lists the maps of this host", LogAfter: short},
 	{ID: "bpf-file-system", Severity: Critical, Meaning: "the sessions of the map are not replicated", Remedy: "on the host: mount -t bpf bpf /sys/fs/bpf; in a container, also mount that directory of the host with mountPropagation: HostToContainer", LogAfter: short},
 	{ID: "map-refused", Severity: Critical, Meaning: "the sessions of the map are not replicated", Remedy: "find the reason in the text; syncd check --config /etc/mapsync/syncd.yaml tries the settings"},
+	{ID: "map-paused", Severity: Critical, Meaning: "a failover of this node or to it loses the changes since the pause", Remedy: "syncd resume MAP", Planned: plannedTime},
 	{ID: "failed-writes", Severity: Critical, Meaning: "a failover to this node loses these entries", Remedy: "enlarge the map MAP of the load balancer", LogAfter: short},
 	{ID: "map-too-small", Severity: Warning, Meaning: "a failover to this node loses entries of peers", Remedy: "enlarge the map MAP of the load balancer: docs/operations.md#size-of-lru-maps"},
 	{ID: "map-cleared", Severity: Warning, Meaning: "a process has deleted the entries of the map, and syncd restores them until an operator decides", Remedy: "syncd clears release MAP, or syncd clears restore MAP"},
