@@ -152,6 +152,8 @@ func TestCompletionOfFlags(t *testing.T) {
 				expectOffers(t, folders, nil, line...)
 			case f.Name == "config":
 				expectOffers(t, filesOf, []string{"yaml", "yml"}, line...)
+			case f.Name == "file":
+				expectOffers(t, filesOf, []string{"gz"}, line...)
 			case f.Name == "output":
 				expectOffers(t, filesOf, []string{"proto"}, line...)
 			case f.Name == "control-socket", f.Name == "gossip-key-file", strings.HasPrefix(f.Name, "tls-"):

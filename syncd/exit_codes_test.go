@@ -84,6 +84,7 @@ func TestEveryCommandFailsWithoutADaemon(t *testing.T) {
 var requests = map[string]bool{
 	"status": true, "events": true, "explain": true, "wait-ready": true, "drain": true, "dump": true, "watch": true, "diff": true, "resync": true, "pause": true, "resume": true, "forget": true, "purge": true,
 	"clears release": true, "clears restore": true, "latency": true, "scans pause": true, "scans resume": true, "reload": true,
+	"support-bundle": true,
 }
 
 // eachRequest calls fn with a command line, without a socket, of each command that sends requests to the daemon. It gives up
@@ -99,7 +100,7 @@ func eachRequest(t *testing.T, fn func(line []string)) {
 			return
 		}
 		line := append(append([]string{}, path...), args...)
-		for name, value := range map[string]string{"timeout": "10ms", "answer-timeout": "10ms", "yes": "true", "owner": "lb9"} {
+		for name, value := range map[string]string{"timeout": "10ms", "answer-timeout": "10ms", "yes": "true", "owner": "lb9", "file": filepath.Join(t.TempDir(), "file")} {
 			if cmd.Flags().Lookup(name) != nil {
 				line = append(line, "--"+name+"="+value)
 			}
