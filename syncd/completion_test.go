@@ -103,6 +103,7 @@ var notCompleted = map[string]string{
 	"node-name": "a new name", "cluster": "a new name", "expected-peers": "names of other hosts", "pin-owner": "a user",
 	"allowed-names": "a pattern", "observers": "a pattern", "read-from": "a pattern", "write-from": "a pattern",
 	"map": "a reference to a map, for which each user has another form", "schema": "MAP=FILE.o: shells do not complete files after =",
+	"on-ready": "a command", "on-not-ready": "a command", "on-problem": "a command", "command-timeout": "a duration",
 	"field": "MAP:FIELD=ROLE of a map that need not exist yet", "takeover-expiry": "MAP=DURATION", "drain-sums": "maps that may not be set yet",
 	"optional-map": "maps that may not be set yet", "referenced-map": "maps that may not exist yet", "entry-size": "MAP=KEY+VALUE",
 }

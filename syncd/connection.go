@@ -23,14 +23,19 @@ type connection struct {
 // bind adds the flags to a command, and the exit code of a daemon that does not answer to its help. The limit is --timeout.
 // A command whose own --timeout limits the time that it waits has it as --answer-timeout.
 func (c *connection) bind(cmd *cobra.Command) {
-	name := "timeout"
+	cmd.Long += fmt.Sprintf("\n3: the daemon does not answer within --%s.", c.bindFlags(cmd))
+}
+
+// bindFlags adds the flags to a command, and returns the name of the limit.
+func (c *connection) bindFlags(cmd *cobra.Command) (name string) {
+	name = "timeout"
 	if cmd.Flags().Lookup(name) != nil {
 		name = "answer-timeout"
 	}
 	cmd.Flags().StringVar(&c.socket, "control-socket", config.DefaultControlSocket, "unix socket of the daemon")
 	c.timeout = defaultAnswerTimeout
 	cmd.Flags().Var((*positiveDuration)(&c.timeout), name, "maximum time for which the daemon sends nothing, before and within its answer")
-	cmd.Long += fmt.Sprintf("\n3: the daemon does not answer within --%s.", name)
+	return name
 }
 
 func (c *connection) client() *daemon.Client {

@@ -93,7 +93,7 @@ a node fails, another node continues its connections.
 		SilenceUsage:  true,
 	}
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
-	root.AddCommand(newRun(), newCheck(), newMaps(), newProfiles(), newStatus(), newEvents(), newExplain(), newWaitReady(), newDrain(), newDump(), newWatch(), newDiff(), newResync(), newPause(), newResume(), newForget(), newPurge(), newClears(), newLatency(), newScans(), newReload(), newSupportBundle(), newSchema(), newVersion())
+	root.AddCommand(newRun(), newCheck(), newMaps(), newProfiles(), newStatus(), newEvents(), newExplain(), newWaitReady(), newDrain(), newDump(), newWatch(), newDiff(), newResync(), newPause(), newResume(), newForget(), newPurge(), newClears(), newLatency(), newScans(), newReload(), newSupportBundle(), newNotify(), newSchema(), newVersion())
 	refuseExtraArguments(root)
 	root.CompletionOptions.SetDefaultShellCompDirective(cobra.ShellCompDirectiveNoFileComp)
 	completeFlags(root)

@@ -160,6 +160,7 @@ func (h *hostileHost) commandLines() map[string][][]string {
 		"scans pause":           {{"--for", "1s"}},
 		"scans resume":          {nil},
 		"reload":                {nil},
+		"notify":                {nil, {"--on-ready", "echo", "--interval", "0s"}},
 		"support-bundle":        {{"--file", filepath.Join(h.dir, unknown)}, {"--file", filepath.Join(h.dir, "bundle"), "--config", unknown}},
 		"schema show":           {{object}, {filepath.Join(h.bpffs, ctMap)}, {unknown}, {object, "--map", unknown}},
 		"schema export":         {{object}, {filepath.Join(h.bpffs, ctMap)}},

@@ -31,8 +31,8 @@ func newSupportBundle() *cobra.Command {
 		Long: `Write a compressed archive for a report: versions, the settings file, the maps of this host, the
 status and the events of all nodes. It has no private keys and no values of entries, but names and
 addresses of nodes, and keys of entries that are not replicated. Read it before you pass it on.
-Exit code 0: written and complete. 1: a part is missing, the archive has the reason. 2: wrong use.
-3: syncd does not answer, the archive has the other parts.`,
+A part that is missing has the reason in its place.
+Exit code 0: written and complete. 1: a part is missing. 2: wrong use.`,
 		Example: `  syncd support-bundle --file lb1.tar.gz
   tar -xzOf lb1.tar.gz events.json | jq .`,
 		Args: exactArgs(0),
