@@ -14,8 +14,8 @@ func newPause() *cobra.Command {
 		Short: "Stop the replication of a map",
 		Long: `Stop the replication of a map between this node and all peers, both ways, until syncd resume. The
 node continues to read changes of its own load balancer, and sends them after the pause. All entries
-stay. A restart of the daemon ends the pause.
-Exit code 0: paused. 1: failed. 2: wrong use, such as no such map.`,
+stay. A restart of the daemon ends the pause. Meanwhile, the node is drained with --force only.
+Exit code 0: paused. 1: failed, such as on a drained node. 2: wrong use, such as no such map.`,
 		Example: `  syncd pause ct_map`,
 		Args:    exactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {

@@ -111,6 +111,11 @@ func (r *drain) begin(since time.Time) {
 
 // requireReceiver returns an error unless a peer can take over each map.
 func (d *Daemon) requireReceiver() error {
+	for _, m := range d.replicas() {
+		if !m.pausedSince().IsZero() {
+			return fmt.Errorf("drain: %w: map %s is paused: `syncd resume %s`", ErrLastNode, m.name, m.name)
+		}
+	}
 	peers := d.replicator.Status()
 	if len(peers) == 0 {
 		r, _ := d.redundancy(time.Now())

@@ -42,6 +42,10 @@ func (a *admin) servePause(w http.ResponseWriter, r *http.Request) {
 	if m == nil {
 		return
 	}
+	if r.Method == http.MethodPut && a.daemon.drain.begun() {
+		http.Error(w, "the node is drained, or is being drained: `syncd drain --undo` first", http.StatusConflict)
+		return
+	}
 	p, changed, err := m.pause(r.Method == http.MethodPut)
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusInternalServerError)

@@ -2,6 +2,7 @@ package daemon_test
 
 import (
 	"errors"
+	"strings"
 	"testing"
 	"time"
 
@@ -27,6 +28,9 @@ func TestPause(t *testing.T) {
 	again, err := n1.client.PauseMap(t.Context(), "ct")
 	if err != nil || !again.Since.Equal(before.Since) {
 		t.Errorf("second pause: got %v and error %v, want the time %s of the first", again, err, before.Since)
+	}
+	if _, err := n1.client.Drain(t.Context(), false); err == nil || !strings.Contains(err.Error(), "map ct is paused: `syncd resume ct`") {
+		t.Errorf("drain of a node with a paused map: got error %v, want that it is refused", err)
 	}
 	// Each node changes 50 of its entries and deletes 10.
 	change := func() {
@@ -58,6 +62,12 @@ func TestPause(t *testing.T) {
 	}
 	poll.Eventually(t, "both maps hold all changes", func() bool { return wrong(m1, want) == 0 && wrong(m2, want) == 0 })
 	stop()
+	if _, err := n1.client.Drain(t.Context(), false); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := n1.client.PauseMap(t.Context(), "ct"); err == nil || !strings.Contains(err.Error(), "syncd drain --undo") {
+		t.Errorf("pause on a drained node: got error %v, want that it is refused", err)
+	}
 	if _, err := n1.client.PauseMap(t.Context(), "other"); !errors.Is(err, daemon.ErrUse) {
 		t.Errorf("pause of an unknown map: got error %v, want wrong use", err)
 	}
