@@ -40,11 +40,12 @@ var notRun = map[string]string{
 	"openssl crl -in /etc/mapsync/tls/crl.pem -noout -nextupdate": "the cluster has no revocation list",
 	"openssl crl -in /etc/mapsync/crl.pem -noout -text":           "the cluster has no revocation list",
 	"syncd purge ct_map --unused-for 1h":                          "the map has no takeover-expiry",
+	"syncd notify --on-ready COMMAND --on-not-ready COMMAND":      "it runs until it is interrupted. syncd.TestNotify runs it",
 	"syncd completion bash > /etc/bash_completion.d/syncd":        "it changes the machine",
 }
 
 // undone maps the beginning of commands to the command that undoes them, so that the next commands work.
-var undone = map[string]string{"syncd drain": "syncd drain --undo", "syncd scans pause": "syncd scans resume"}
+var undone = map[string]string{"syncd drain": "syncd drain --undo; until syncd status --cluster >status.log; do sleep 0.1; done", "syncd scans pause": "syncd scans resume"}
 
 // onNode is a function that adds the control socket of node lb1 to the commands of its daemon. A
 // pipeline fails with its first command. On a kernel without hooks, a check without settings fails.

@@ -27,14 +27,14 @@ var shownCommands = map[string]string{
 	"syncd check --config /etc/mapsync/syncd.yaml": "syncd check --config misspelled.yaml 2>&1 | sed s,misspelled.yaml,/etc/mapsync/syncd.yaml,",
 	"syncd status":                        "syncd status --control-socket lb1.sock",
 	"syncd status --problems":             "syncd status --problems --control-socket lb1.sock",
-	listProblemLog:                        "grep -E 'problem began|problem ended' lb1.log | cut -c 1-100",
+	listEvents:                            listEvents + " --control-socket lb1.sock",
 	"syncd drain --timeout 60s":           "syncd drain --timeout 60s --control-socket lb1.sock | sed '/^waiting: /d'",
 	"syncd schema show lb.o --map ct_map": "syncd schema show LB --map ct_map",
 	measureLatency:                        "syncd latency --for 1s --control-socket lb1.sock 2>&1 | sed -E 's/" + measuredRow + "/NAME/' | uniq",
 }
 
-// listProblemLog lists the beginnings and ends of problems, which have a delay.
-const listProblemLog = "journalctl -u syncd -o cat --since -1h --grep 'problem began|problem ended' | cut -c 1-100"
+// listEvents lists the beginnings of problems, which have a delay.
+const listEvents = "syncd events --cluster --since 10m"
 
 // measureLatency prints rows with the names of what ran on the host meanwhile. Their names and number may differ from those on
 // the page: measuredRow matches a row.
@@ -114,7 +114,7 @@ func runShown(t *testing.T, shell *handbook.Shell, s shownStep) {
 		t.Fatal(err)
 	}
 	s.Commands, s.Shape = "set -o pipefail\n"+strings.ReplaceAll(executed, "LB", object)+"\n", true
-	s.Retry = strings.HasPrefix(s.command, "syncd status") || s.command == listProblemLog
+	s.Retry = strings.HasPrefix(s.command, "syncd status") || s.command == listEvents
 	if s.command == measureLatency {
 		s.Output = measuredRows.ReplaceAllString(s.Output, "NAME\n")
 	}

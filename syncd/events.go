@@ -75,7 +75,7 @@ Exit code 0: all events of the period are shown. 1: some are no longer kept, or 
 
 // readEvents returns the events in the order of their times, and notes about what is missing.
 func readEvents(cmd *cobra.Command, c *connection, since time.Time, limit int, cluster bool) (list []nodeEvent, notes []string, err error) {
-	add := func(node string, l *events.List) {
+	include := func(node string, l *events.List) {
 		for _, e := range l.Events {
 			list = append(list, nodeEvent{node, e})
 		}
@@ -85,7 +85,7 @@ func readEvents(cmd *cobra.Command, c *connection, since time.Time, limit int, c
 	}
 	if !cluster {
 		l, err := c.client().Events(cmd.Context(), since, limit)
-		add("", &l)
+		include("", &l)
 		return list, notes, err
 	}
 	a, err := c.client().ClusterEvents(cmd.Context(), since, limit)
@@ -95,7 +95,7 @@ func readEvents(cmd *cobra.Command, c *connection, since time.Time, limit int, c
 			notes = append(notes, n.Node+": no answer: "+failure)
 			continue
 		}
-		add(n.Node, &l)
+		include(n.Node, &l)
 	}
 	slices.SortStableFunc(list, func(a, b nodeEvent) int { return cmp.Compare(a.Time.UnixNano(), b.Time.UnixNano()) })
 	return list, notes, err

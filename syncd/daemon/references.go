@@ -343,8 +343,11 @@ func (r *referenceReader) meaning(paths []schema.Path, value []byte) string {
 	return s
 }
 
-// translationOf returns the translation of a table, or nil if its entries have no ids of other maps.
+// translationOf returns the translation of a table, or nil if there is no table, or if its entries have no ids of other maps.
 func translationOf(t *table.Table) *reference.Translation {
+	if t == nil {
+		return nil
+	}
 	tr, _ := t.Meanings().(*reference.Translation)
 	return tr
 }
@@ -357,10 +360,8 @@ type entryNames struct {
 
 // namesIn returns the names of the numbers in the entries of a table. t may be nil.
 func (d *Daemon) namesIn(t *table.Table) schema.Links {
-	if t != nil {
-		if tr := translationOf(t); tr != nil {
-			return entryNames{d.links, tr}
-		}
+	if tr := translationOf(t); tr != nil {
+		return entryNames{d.links, tr}
 	}
 	return d.links
 }

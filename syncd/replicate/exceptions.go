@@ -215,21 +215,21 @@ func (r *Replicator) ExceptionsOf(name string, keys map[string]bool) (list []Key
 	if m == nil {
 		return nil
 	}
-	add := func(peer string, e *exceptions, text func(key []byte) string) {
+	collect := func(peer string, e *exceptions, text func(key []byte) string) {
 		e.each(math.MaxInt, func(key, reason string) {
 			if key := text([]byte(key)); keys[key] {
 				list = append(list, KeyException{peer, Exception{Key: key, Reason: printable.Text(reason)}})
 			}
 		})
 	}
-	add("", &m.unsent, m.keyText)
+	collect("", &m.unsent, m.keyText)
 	r.mu.Lock()
 	streams := slices.Collect(maps.Values(r.inboundStreams))
 	r.mu.Unlock()
 	for _, s := range streams {
 		s.mu.Lock()
 		if in := s.maps[name]; in != nil && in.m == m {
-			add(s.peer.Node, &in.exceptions, in.printer.key)
+			collect(s.peer.Node, &in.exceptions, in.printer.key)
 		}
 		s.mu.Unlock()
 	}
