@@ -13,6 +13,7 @@ import (
 	"runtime"
 	"time"
 
+	"mapsync/printable"
 	"mapsync/syncd/capture"
 
 	"github.com/spf13/cobra"
@@ -101,7 +102,11 @@ func versions() ([]byte, error) {
 // readSettings reads the settings file. Without a name, a default one that does not exist is no error.
 func readSettings(name string) ([]byte, error) {
 	if name != "" {
-		return os.ReadFile(name)
+		data, err := os.ReadFile(name)
+		if err != nil {
+			return nil, fmt.Errorf("read %q: %w", name, causeOf(err))
+		}
+		return data, nil
 	}
 	data, err := os.ReadFile(defaultSettings)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -110,11 +115,19 @@ func readSettings(name string) ([]byte, error) {
 	return data, err
 }
 
+// causeOf returns the error of a file operation without the name of the file.
+func causeOf(err error) error {
+	if of := (*fs.PathError)(nil); errors.As(err, &of) {
+		return of.Err
+	}
+	return err
+}
+
 // writeBundle writes the parts to a new file. A part that cannot be read is a text with the reason.
 func writeBundle(cmd *cobra.Command, c *connection, name, settings string) (err error) {
 	f, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
-		return usageError{err}
+		return usageError{fmt.Errorf("create %q: %w", name, causeOf(err))}
 	}
 	defer func() { err = errors.Join(err, f.Close()) }()
 	compressed := gzip.NewWriter(f)
@@ -129,15 +142,15 @@ func writeBundle(cmd *cobra.Command, c *connection, name, settings string) (err 
 		}
 		header := &tar.Header{Name: part.name, Mode: 0o600, Size: int64(len(data)), ModTime: time.Now()}
 		if err := archive.WriteHeader(header); err != nil {
-			return fmt.Errorf("write %s: %w", name, err)
+			return fmt.Errorf("write %q: %w", name, causeOf(err))
 		}
 		if _, err := archive.Write(data); err != nil {
-			return fmt.Errorf("write %s: %w", name, err)
+			return fmt.Errorf("write %q: %w", name, causeOf(err))
 		}
 	}
 	if err := errors.Join(archive.Close(), compressed.Close()); err != nil {
-		return fmt.Errorf("write %s: %w", name, err)
+		return fmt.Errorf("write %q: %w", name, causeOf(err))
 	}
-	fmt.Fprintln(cmd.OutOrStdout(), name)
+	fmt.Fprintln(cmd.OutOrStdout(), printable.Text(name))
 	return errors.Join(missing...)
 }
