@@ -52,7 +52,7 @@ such map or field.`,
 	return cmd
 }
 
-// nodeKey is what a node has of a key, or why it does not tell.
+// nodeKey is what a node has of a key, or the reason if it does not answer.
 type nodeKey struct {
 	Node  string `json:"node"`
 	Error string `json:"error,omitempty"`

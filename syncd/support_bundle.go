@@ -99,7 +99,7 @@ func versions() ([]byte, error) {
 		text(u.Release[:]), text(u.Version[:]), text(u.Machine[:]), time.Now().UTC().Format(time.RFC3339)), nil
 }
 
-// readSettings reads the settings file. Without a name, a default one that does not exist is no error.
+// readSettings reads the settings file. Without a name, it reads the default one, which need not exist.
 func readSettings(name string) ([]byte, error) {
 	if name != "" {
 		data, err := os.ReadFile(name)

@@ -96,6 +96,10 @@ func (d *Daemon) serveExplain(w http.ResponseWriter, r *http.Request) {
 	if m == nil {
 		return
 	}
+	if node, asked := r.Context().Value(askingNode{}).(string); asked && !d.mayRead(m.name, node) {
+		http.Error(w, fmt.Sprintf("not allowed: read-from of %s does not have %q", d.self.Node, node), http.StatusForbidden)
+		return
+	}
 	q := r.URL.Query()
 	keys, where := q["key"], q["where"]
 	l, err := newLister(d, t, s, url.Values{"form": {string(FormText)}, "tombstones": {"true"}, "where": where})
@@ -265,14 +269,14 @@ func (x *explainer) reasons(e *ExplainedKey, rec *table.Record, st *MapStatus) (
 	if e.Record == RecordLive && e.Kernel == KernelAbsent {
 		switch {
 		case st.Failed > 0:
-			list = append(list, fmt.Sprintf("the kernel map has refused %d entries, the latest one because of: %s", st.Failed, st.LastFailure))
+			list = append(list, fmt.Sprintf("the kernel map has refused %d entries, of which this may be one, the latest because of: %s", st.Failed, st.LastFailure))
 		case x.m.attachedLRU():
-			list = append(list, "the LRU map has evicted it")
+			list = append(list, "the LRU map has evicted it, or a program has deleted it")
 		case !rec.Dirty:
 			list = append(list, "a program has deleted it: a scan reads the key again")
 		}
 	}
-	add(e.Record == RecordNone && e.Kernel == KernelPresent && replicating, "no hook has shown the entry of the kernel map; the next scan adds it, unless max-records is reached")
+	add(e.Record == RecordNone && e.Kernel == KernelPresent && replicating, "no hook has shown the entry of the kernel map; the next scan adds it, unless max-records-factor limits the table")
 	add(e.Record == RecordDeleted && e.Kernel == KernelPresent && !rec.Dirty, "the kernel map has an entry again; a scan reads the key again")
 	add(rec.Inferred, "no node has sent the delete: this node has concluded it from an answer of the owner")
 	add(rec.Named, "peers have named the owner only: the owner may have another value")

@@ -87,7 +87,7 @@ func TestExplain(t *testing.T) {
 	}
 	const live = "live | same | n1"
 	want(300, live, live, live)
-	want(10, live, "live | absent | n1 | the kernel map has refused 50 entries, the latest one because of: full", live)
+	want(10, live, "live | absent | n1 | the kernel map has refused 50 entries, of which this may be one, the latest because of: full", live)
 	want(1000, "none | absent | ", "none | absent | ", "none | absent | ")
 
 	// A delete is known to all nodes.
@@ -102,8 +102,8 @@ func TestExplain(t *testing.T) {
 		t.Fatal(err)
 	}
 	want(350, live, live, "live | differs | n1")
-	want(351, live, live, "live | absent | n1 | the LRU map has evicted it")
-	want(2000, "none | absent | ", "none | absent | ", "none | present |  | no hook has shown the entry of the kernel map; the next scan adds it, unless max-records is reached")
+	want(351, live, live, "live | absent | n1 | the LRU map has evicted it, or a program has deleted it")
+	want(2000, "none | absent | ", "none | absent | ", "none | present |  | no hook has shown the entry of the kernel map; the next scan adds it, unless max-records-factor limits the table")
 
 	// Many entries meet a condition.
 	if got := nodes[1].explained("ct", daemon.ExplainQuery{Where: []string{"value.bytes!=00"}})["n1"]; got != "10 keys, more true" {
@@ -142,4 +142,21 @@ func TestExplainRefusals(t *testing.T) {
 	sender.removeUplink()
 	sender.write(2)
 	want("the sender cannot send the value", receiver, "value", key, "n1", "live | same | n1 | this node cannot send it: ")
+}
+
+// TestExplainAsksReadFrom: a node that may not read a map of another one does not get its entries by a question either.
+func TestExplainAsksReadFrom(t *testing.T) {
+	nodes, maps := secureNodes(t, 3)
+	nodes[0].config.ReadFrom = []string{"ct=n3"}
+	for _, n := range nodes {
+		n.start()
+	}
+	poll.Eventually(t, "n1 is ready", func() bool { return nodes[0].status().Ready })
+	nodes[0].write(maps[0], 5, 6, 7)
+	key, _ := pair(5, 0)
+	q := daemon.ExplainQuery{Keys: []string{fmt.Sprintf("%x", key)}}
+	poll.Eventually(t, "n3 gets the entry of n1", func() bool { return nodes[2].explained("ct", q)["n1"] == "live | same | n1" })
+	poll.Eventually(t, "n2 gets a reason", func() bool {
+		return strings.Contains(nodes[1].explained("ct", q)["n1"], `not allowed: read-from of n1 does not have "n2"`)
+	}, func() any { return nodes[1].explained("ct", q) })
 }

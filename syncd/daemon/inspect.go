@@ -83,7 +83,7 @@ func (x *inspector) Inspect(ctx context.Context, q *mapsyncv1.InspectRequest) (*
 	default:
 		return nil, status.Error(codes.ResourceExhausted, "too many questions at a time")
 	}
-	ctx, cancel := context.WithTimeout(ctx, answerTime)
+	ctx, cancel := context.WithTimeout(context.WithValue(ctx, askingNode{}, q.GetNode()), answerTime)
 	defer cancel()
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://syncd"+q.GetPath(), nil)
 	if err != nil {
@@ -103,6 +103,9 @@ func (x *inspector) Inspect(ctx context.Context, q *mapsyncv1.InspectRequest) (*
 	}
 	return &mapsyncv1.InspectResponse{Json: w.body.Bytes()}, nil
 }
+
+// askingNode is the key of a context for the name of the node that asks. A question of an operator of this node has none.
+type askingNode struct{}
 
 // boundedAnswer is an http.ResponseWriter with at most maxAnswer bytes.
 type boundedAnswer struct {
@@ -132,7 +135,7 @@ type NodeAnswer struct {
 	Node string `json:"node"`
 	// Address is the address of its replication service, empty for the node that was asked.
 	Address string `json:"address,omitempty"`
-	// Error is why there is no answer, for operators.
+	// Error is the reason if there is no answer, as a text for operators.
 	Error string `json:"error,omitempty"`
 	// Answer is the answer, as the control socket of that node gives it.
 	Answer json.RawMessage `json:"answer,omitempty"`

@@ -13,13 +13,21 @@ func (d *Daemon) access(name string) replicate.Access {
 		none := func(node string) bool { return node == self }
 		return replicate.Access{Read: none, Write: none}
 	}
-	match := func(entries []string) func(string) bool {
-		patterns := config.AccessOf(entries, name)
-		if patterns == nil {
-			return nil
-		}
-		return func(node string) bool { return peers.MatchName(patterns, node) }
-	}
 	c := d.accessConfig.Load()
-	return replicate.Access{Read: match(c.ReadFrom), Write: match(c.WriteFrom)}
+	return replicate.Access{Read: allowed(c.ReadFrom, name), Write: allowed(c.WriteFrom, name)}
+}
+
+// allowed returns which nodes entries of read-from or write-from allow for a map. nil: all.
+func allowed(entries []string, name string) func(node string) bool {
+	patterns := config.AccessOf(entries, name)
+	if patterns == nil {
+		return nil
+	}
+	return func(node string) bool { return peers.MatchName(patterns, node) }
+}
+
+// mayRead reports whether read-from allows a node a map.
+func (d *Daemon) mayRead(name, node string) bool {
+	may := allowed(d.accessConfig.Load().ReadFrom, name)
+	return may == nil || may(node)
 }

@@ -343,7 +343,7 @@ func (r *referenceReader) meaning(paths []schema.Path, value []byte) string {
 	return s
 }
 
-// translationOf returns the translation of a table, or nil if there is no table, or if its entries have no ids of other maps.
+// translationOf returns the translation of a table. It is nil without a table, and if entries have no ids of other maps.
 func translationOf(t *table.Table) *reference.Translation {
 	if t == nil {
 		return nil

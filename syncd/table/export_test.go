@@ -19,8 +19,8 @@ func (Internals) New(o Options, old *Table) (t *Table, err error) {
 	return t, nil
 }
 
-// InRound reports whether a delete that begins to wait at the wall clock now belongs to the round of one that waits. What came since the
-// beginning of that round then does not count for a clear.
+// InRound reports whether a delete that begins to wait at the wall clock now belongs to the round of one that waits. Entries
+// that came after the beginning of that round do not count for a clear.
 func (Internals) InRound(t *Table, now int64) bool {
 	x := &t.clears
 	return x.queue.len() > 0 && now-x.joins.beganAt < roundTime
