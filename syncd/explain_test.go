@@ -72,11 +72,7 @@ func TestExplanationsArePrinted(t *testing.T) {
 			t.Errorf("explanation: want %q in\n%s", want, out.String())
 		}
 	}
-	for line := range strings.Lines(out.String()) {
-		if len(line) > width+1 || strings.Contains(line, "\x1b") {
-			t.Errorf("line %q: want at most %d printable characters", line, width)
-		}
-	}
+	wantLines(t, out.String())
 	out.Reset()
 	if err := list[:1].report(&out, false, true); !errors.Is(err, errReported) || !strings.HasPrefix(out.String(), `{"key":"{sport=1}","nodes":[{"node":"lb1",`) {
 		t.Errorf("explanation as JSON: got error %v and %s, want the key and its nodes", err, out.String())

@@ -25,6 +25,16 @@ func answerOf(t *testing.T, node string, s *daemon.Status) daemon.NodeAnswer {
 	return daemon.NodeAnswer{Node: node, Answer: data}
 }
 
+// wantLines checks that an output fits a terminal, and that it has no control characters.
+func wantLines(t *testing.T, out string) {
+	t.Helper()
+	for line := range strings.Lines(out) {
+		if len(line) > width+1 || strings.Contains(line, "\x1b") {
+			t.Errorf("line %q: want at most %d printable characters", line, width)
+		}
+	}
+}
+
 // TestClusterStatusIsPrinted: one line for each node and map, the problems of each node, and no node without an answer is well.
 func TestClusterStatusIsPrinted(t *testing.T) {
 	good := func() *daemon.Status {
@@ -57,11 +67,7 @@ func TestClusterStatusIsPrinted(t *testing.T) {
 			t.Errorf("status: want %q in\n%s", want, out.String())
 		}
 	}
-	for line := range strings.Lines(out.String()) {
-		if len(line) > width+1 || strings.Contains(line, "\x1b") {
-			t.Errorf("line %q: want at most %d printable characters", line, width)
-		}
-	}
+	wantLines(t, out.String())
 	out.Reset()
 	well := &daemon.ClusterAnswer{Nodes: []daemon.NodeAnswer{answerOf(t, "lb1", good())}}
 	if err := (&statusOutput{problems: true}).reportCluster(&out, well); err != nil || out.Len() > 0 {
